@@ -4,7 +4,7 @@ as a member of a group, and `Admin` manages topics, options, groups and log dire
 Create a client in an `async with` block: it connects at the start of the block and closes at the
 end. The options have Kafka's names, with underscores as keyword arguments (`linger_ms=5`). A key
 and a value are bytes. Every failure of a request is a `ClientError`: `retriable` tells whether a
-retry may help, `definite` whether it is certain that the broker did nothing. For example::
+retry may help, `definite` whether the broker certainly did nothing. For example::
 
     async with Producer("localhost:9092") as producer:
         delivery = await producer.send("orders", b"paid", key=b"42")

@@ -6,8 +6,8 @@ PORT_MAX = 65_535
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Return the host and the port in `text`, which is `host:port` or `[IPv6 address]:port`, with
-    or without `PROTOCOL://` before it. Raises ValueError for any other text."""
+    """Return (host, port) of `host:port` or `[IPv6 address]:port`, with or without `PROTOCOL://`
+    before it. Raises ValueError for any other text."""
     rest = text.rpartition("://")[2]
     host, colon, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

@@ -1,7 +1,4 @@
-"""The backoff between retries, and the deadline of an operation.
-
-This module computes times and does not wait.
-"""
+"""The backoff between retries, and the deadline of an operation."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ _STEPS_MAX = 30
 
 
 def backoff_s(failures: int, *, first_ms: int, max_ms: int, rng: Rng) -> float:
-    """Return the time in seconds to wait before the next attempt, after `failures` consecutive
-    failures (1 or more). It doubles from `first_ms` up to `max_ms`, with a jitter of ±20 %
-    (KIP-580)."""
+    """Return the seconds to wait after `failures` (1 or more) consecutive failures: doubled from
+    `first_ms` up to `max_ms`, with a jitter of ±20 % (KIP-580)."""
     steps = min(max(failures - 1, 0), _STEPS_MAX)
     base_ms = min(first_ms << steps, max_ms)
     spread = 1 - JITTER + 2 * JITTER * rng.randrange(1_000) / 1_000
@@ -31,7 +27,7 @@ class Deadline:
         self._end = clock.monotonic() + limit_ms / 1_000
 
     def remaining_s(self) -> float:
-        """Return the seconds that remain until the deadline, 0.0 after it."""
+        """Return the seconds until the deadline; 0.0 after it."""
         return max(0.0, self._end - self._clock.monotonic())
 
     def remaining_ms(self) -> int:

@@ -1,9 +1,5 @@
 """The lookup of the base offset of the batch that contains an offset, by a Fetch of one batch from
-the partition's leader.
-
-Range readers split ranges at batch boundaries, so that no batch is decoded twice. The result omits
-an offset whose lookup fails, because a range may also be split at any other offset.
-"""
+the partition's leader. Range readers split ranges there, so that no batch is decoded twice."""
 
 from __future__ import annotations
 
@@ -36,9 +32,8 @@ NO_SESSION_EPOCH: Final = -1
 async def batch_starts(
     cluster: Cluster, places: Collection[Place], *, deadline: Deadline
 ) -> dict[Place, int]:
-    """Return for each place (partition and offset) the base offset of the batch that contains the
-    offset. If no batch contains it, the value is the base offset of the next batch. A place whose
-    lookup fails is omitted."""
+    """Return for each (partition, offset) the base offset of the batch that contains the offset, or
+    else of the next batch. Failed lookups are omitted."""
     found: dict[Place, int] = {}
 
     async def look_up(place: Place) -> None:

@@ -72,8 +72,7 @@ class BatchOutcomes:
 
     def fail(self, batch: ProducerBatch, reason: str) -> None:
         """Fail the records of a batch. Without transactions, also log one line if no task awaits
-        any of them yet: an application that awaits no delivery does not learn about the failure
-        otherwise."""
+        any of them."""
         if self._transactions is None and not batch.is_awaited:
             log.warning(
                 "records not delivered partition=%s records=%d reason=%s",

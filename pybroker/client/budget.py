@@ -7,12 +7,8 @@ from collections import deque
 
 
 class MemoryBudget:
-    """A limited number of bytes for unsent records. A request for more bytes than are free waits
-    until enough bytes are released.
-
-    Invariant: 0 <= used <= limit. Requests are granted in their order, so that small records cannot
-    starve a large record.
-    """
+    """A limited number of bytes for unsent records. Requests are granted in their order, so that
+    small records cannot starve a large record. Invariant: 0 <= used <= limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -21,8 +17,8 @@ class MemoryBudget:
         """The size and the future of each request that waits."""
 
     def try_take(self, size: int) -> bool:
-        """Take `size` bytes from the budget and return True. Return False if they are not free, or
-        if another request waits."""
+        """Take `size` bytes and return True; False if they are not free, or if another request
+        waits."""
         if self.waiting or self.used + size > self.limit:
             return False
         self.used += size
@@ -38,8 +34,8 @@ class MemoryBudget:
         return size <= self.free
 
     async def take(self, size: int, timeout_s: float) -> None:
-        """Wait until `size` bytes are free, and take them from the budget. Raises TimeoutError,
-        without taking any bytes, after `timeout_s`. `size` must not exceed the limit."""
+        """Wait until `size` bytes are free, and take them. `size` must not exceed the limit. Raises
+        TimeoutError after `timeout_s`."""
         if self.try_take(size):
             return
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()

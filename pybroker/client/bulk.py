@@ -1,7 +1,4 @@
-"""The records of one call of `Producer.send_many`, which are appended many at a time.
-
-This module does not wait, send or read a clock.
-"""
+"""The records of one call of `Producer.send_many`, which are appended many at a time."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ def check_partition(topic: TopicInfo, partition: int) -> None:
 
 
 class BulkAppend:
-    """The records of one call of `send_many` to the topic `topic`. `position` is the index of the
-    first record that is not appended yet. `deliveries` belong to the appended records."""
+    """The records of one call of `send_many`. `position` is the index of the first record that is
+    not appended yet."""
 
     def __init__(
         self,
@@ -66,9 +63,8 @@ class BulkAppend:
         return Deliveries(self._timestamp, self._places, self._runs)
 
     def append(self, route: Route, partition: int | None, room: int, now: float) -> int:
-        """Append records of at most `room` bytes, all to `partition`, or, with None, each to the
-        partition that the route chooses. `now` is in seconds of the monotonic clock. Return the
-        size of the appended records in bytes."""
+        """Append records of at most `room` bytes to `partition` (None: where the route sends each).
+        `now` is in seconds of the monotonic clock. Return the appended size in bytes."""
         numbers: Sequence[int] = range(route.partition_count) if partition is None else [partition]
         buffers: list[RecordBuffer | None] = [None] * len(numbers)
         chosen = self.chosen if partition is None else None
@@ -96,8 +92,8 @@ class BulkAppend:
         return appended
 
     def check_partitions(self, topic: TopicInfo, partition: int | None) -> None:
-        """Check that the topic has the partitions of the records that are not appended yet, after
-        it may have been recreated. Raises TopicUnavailable."""
+        """Check that the topic still has the partitions of the remaining records. Raises
+        TopicUnavailable."""
         if partition is not None:
             check_partition(topic, partition)
         elif self.chosen is not None:
@@ -114,7 +110,7 @@ class BulkAppend:
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
         """Return the buffer of the last batch of a partition. Begin a new batch if the last one is
-        full or closed, or if its buffer is `full`, which has refused the next record."""
+        full or closed, or if its buffer is `full`."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

@@ -19,8 +19,8 @@ _TIMESTAMP_MAX: Final = 2**63 - 1
 
 
 class CheckedRecord(NamedTuple):
-    """A record that was checked. `timestamp` is in ms since 1970, None for the time at which the
-    record is appended. `size_max` is an upper bound of its size in a batch, in bytes."""
+    """A checked record. `timestamp` is in ms since 1970; None: when the record is appended.
+    `size_max` is an upper bound of its size in a batch, in bytes."""
 
     timestamp: int | None
     key: bytes | None

@@ -1,8 +1,5 @@
-"""The connections of a client to the brokers of a cluster, and the cluster metadata.
-
-This module owns the connections and the task that refreshes metadata, and selects the broker for a
-request. Producer, consumer and admin client build the requests.
-"""
+"""The connections of a client to the brokers of a cluster, and the cluster metadata. This module
+refreshes the metadata, and selects the broker for a request."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ HOPELESS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORI
 
 
 class Connector(Protocol):
-    """A function that opens a connection to a broker; `Connection.open` is the default."""
+    """A function that opens a connection to a broker, such as `Connection.open`."""
 
     def __call__(
         self,
@@ -59,9 +56,9 @@ class Connector(Protocol):
 
 @dataclass(slots=True)
 class _Link:
-    """The connection to one address, or the last failure to connect. `opening` is the task that
-    connects. `failures` is the number of failed attempts since the last success. Until `next_try`,
-    a time of the monotonic clock in seconds, the client starts no other attempt."""
+    """The connection to one address, or the last failure to connect. `failures` counts failed
+    attempts since the last success. No attempt starts before `next_try`, in seconds of the
+    monotonic clock."""
 
     connection: Connection | None = None
     opening: asyncio.Task[None] | None = None
@@ -76,12 +73,9 @@ class _Link:
 
 
 class Cluster:
-    """A client's connections to the brokers of a cluster and its latest metadata, from `start` to
-    `close`.
-
-    `view` has the latest metadata. The cluster calls its listeners after each refresh of the
-    metadata and after each attempt to connect. Listeners must not block.
-    """
+    """A client's connections to the brokers of a cluster, from `start` to `close`. `view` has the
+    latest metadata. Listeners are called after each metadata refresh and each attempt to connect,
+    and must not block."""
 
     def __init__(
         self,
@@ -93,9 +87,8 @@ class Cluster:
         is_idle: Callable[[str], bool] = lambda _: False,
         connector: Connector = Connection.open,
     ) -> None:
-        """Create a cluster without connections. `is_idle` gets the name of a watched topic, and
-        returns whether metadata requests may omit the topic from now on. `auto_create_topics` lets
-        brokers create watched topics that do not exist."""
+        """`is_idle` gets a watched topic, and returns whether metadata requests may omit it from
+        now on. `auto_create_topics` lets brokers create watched topics that do not exist."""
         self.options = options
         self.clock = clock
         self.rng = rng
@@ -119,7 +112,7 @@ class Cluster:
 
     async def start(self) -> None:
         """Connect to one of the bootstrap brokers and get the metadata. Raises NoBrokers after
-        bootstrap.timeout.ms, with the reason for each address."""
+        bootstrap.timeout.ms."""
         deadline = Deadline(self.clock, self.options.bootstrap_timeout_ms)
         failures = 0
         while True:
@@ -156,7 +149,7 @@ class Cluster:
         self._listeners.append(listener)
 
     def pause_s(self, failures: int) -> float:
-        """Return the retry backoff in seconds after `failures` consecutive failed requests."""
+        """Return the retry backoff in seconds after this number of consecutive failures."""
         options = self.options
         return backoff_s(
             failures,
@@ -175,18 +168,18 @@ class Cluster:
             self.request_refresh()
 
     def watch_all(self, wanted: bool) -> None:
-        """Set whether metadata requests ask for all topics or only for the watched topics."""
+        """Set whether metadata requests ask for all topics, or only for the watched topics."""
         if wanted and not self._all_topics:
             self.request_refresh()
         self._all_topics = wanted
 
     def request_refresh(self) -> None:
-        """Refresh the metadata soon, in the background, because it may be outdated."""
+        """Refresh the metadata soon, in the background."""
         self._wanted.set()
 
     async def refreshed(self, timeout_s: float) -> None:
-        """Refresh the metadata and wait for the refresh. Raises the error of the refresh,
-        TimeoutError after `timeout_s`, or Closed."""
+        """Refresh the metadata and wait for it. Raises the error of the refresh, TimeoutError after
+        `timeout_s`, or Closed."""
         if self._closed:
             raise _closed()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -197,7 +190,7 @@ class Cluster:
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
         """Wait until the topic exists, and return its metadata. Raises TopicUnavailable after the
-        deadline, and Closed."""
+        deadline, Closed."""
         self.watch([name])
         problem = "no answer"
         while True:
@@ -225,8 +218,8 @@ class Cluster:
     async def metadata(
         self, topics: Iterable[str] | None, *, auto_create: bool = False, timeout_s: float
     ) -> ClusterView:
-        """Send one Metadata request for `topics`, or for all topics with None, and return the
-        response. `view` does not change. Raises ClientError."""
+        """Send one Metadata request for `topics` (None: all), and return the response. `view` does
+        not change. Raises ClientError."""
         names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=auto_create)
         connection = await self.any_connection()
@@ -289,12 +282,11 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the open connection to the broker `node_id`. Without an open connection, return
-        None. If the backoff after a failed attempt has ended, the call also starts a background
-        task, which connects and then calls the listeners.
+        """Return the open connection to the broker, or None. Without one, and after the backoff,
+        also start to connect in the background.
 
         A broker responds to the requests of a connection in their order, so a request that may wait
-        long uses a connection of its own. `lane` is the name of that connection.
+        long uses a connection of its own, named `lane`.
         """
         node = self.view.nodes.get(node_id)
         if node is None:
@@ -311,8 +303,8 @@ class Cluster:
         return None
 
     async def connection(self, node_id: int) -> Connection:
-        """Return the connection to the broker `node_id`, and open it if needed. Raises
-        ConnectFailed, and NotConnected for a broker that the metadata does not have."""
+        """Return the connection to the broker; open it if needed. Raises ConnectFailed;
+        NotConnected for a broker that is not in the metadata."""
         node = self.view.nodes.get(node_id)
         if node is None:
             raise NotConnected(f"broker {node_id} is not in the cluster metadata: is it running?")
@@ -323,8 +315,8 @@ class Cluster:
             raise ConnectFailed(failure.address, failure.reason) from error
 
     async def any_connection(self, *, last: Address | None = None) -> Connection:
-        """Return a connection to the first reachable broker in the order of `_addresses`. The
-        address `last` is tried only after all others. Raises NoBrokers."""
+        """Return a connection to the first reachable broker, to the address `last` only if no other
+        is. Raises NoBrokers."""
         attempts = []
         for address in sorted(self._addresses(), key=lambda each: each == last):
             try:
@@ -334,7 +326,7 @@ class Cluster:
         raise NoBrokers(attempts)
 
     def last_failures(self) -> list[Attempt]:
-        """Return the failure of each address for which the last attempt to connect failed."""
+        """Return the failure of each address to which the last attempt to connect failed."""
         return [
             self._named(address, link.last_failure)
             for (address, _), link in self._links.items()
@@ -342,19 +334,19 @@ class Cluster:
         ]
 
     def _named(self, address: Address, failure: Attempt) -> Attempt:
-        """Return the failure, with the id of the broker if a broker advertises the address."""
+        """Return the failure, with the id of the broker that advertises the address, if any."""
         for node in self.view.nodes.values():
             if (node.host, node.port) == address:
                 return _advertised(node, failure)
         return failure
 
     def _addresses(self) -> list[Address]:
-        """Return the addresses of all brokers in the order in which to try them. Connected brokers
-        come first. Among them the broker that has got no metadata request for the longest time
-        comes first, because a broker that is isolated from the cluster may return outdated leaders.
-        If the last requested refresh did not change the metadata, a broker to which the client has
-        not yet tried to connect counts as connected and comes first, because it may have newer
-        metadata."""
+        """Return the addresses of all brokers in the order in which to try them.
+
+        Connected brokers come first, least recently asked for metadata first, because an isolated
+        broker may return outdated leaders. If the last requested refresh changed nothing, brokers
+        that were never tried come before all others.
+        """
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)
@@ -373,7 +365,7 @@ class Cluster:
         return link
 
     async def connect(self, address: Address, lane: str = "") -> Connection:
-        """Return the connection with the name `lane` to the address, and open it if needed. Raises
+        """Return the connection named `lane` to the address; open it if needed. Raises
         ConnectFailed, Closed."""
         if self._closed:
             raise _closed()
@@ -433,8 +425,7 @@ def _closed() -> Closed:
 def leaders(
     view: ClusterView, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Return the partitions by the broker id of their leader, and a list of the partitions whose
-    leader is unknown."""
+    """Return (broker id -> the partitions that it leads, partitions without a known leader)."""
     by_node: dict[int, list[TopicPartition]] = {}
     rest = []
     for topic_partition in partitions:
@@ -447,8 +438,8 @@ def leaders(
 
 
 def _advertised(node: Node, failure: Attempt) -> Attempt:
-    """Return the failure with a longer address text. It names the broker, and says that the address
-    is from the broker's advertised.listeners, because an operator may have to correct it there."""
+    """Return the failure with an address text that names the broker and its advertised.listeners,
+    which an operator may have to correct."""
     return Attempt(
         f"broker {node.id} at {failure.address} (from its advertised.listeners)", failure.reason
     )

@@ -1,13 +1,10 @@
 """A TCP connection to a broker. It sends requests, and receives the responses in the same order.
 
-The connection handles framing, correlation ids and API versions, but no retries. It ends at the
-first invalid response, at the first response that is too late (all later responses would be late,
-too), and when the broker closes it. An ended connection is never reopened; the client opens a new
-one.
+The connection does no retries. It ends at the first invalid response, at the first response that is
+too late, and when the broker closes it. An ended connection is never reopened.
 
-A connection has no task: when bytes arrive, the event loop calls the connection, which delivers the
-responses. One timer serves the time limits of all requests in flight. So a request needs little
-processor time, which matters for followers of idle leaders: they send fetches all the time.
+A connection has no task: when bytes arrive, the event loop calls it. One timer serves the time
+limits of all requests in flight.
 """
 
 from __future__ import annotations
@@ -79,8 +76,8 @@ class _TooLarge(Exception):
 
 
 class Connection:
-    """A connection to a broker, which `Connection.open` creates. `send` and `tell` write at once,
-    so that requests are sent in the order of the calls."""
+    """A connection to a broker, which `Connection.open` creates. Requests are sent in the order of
+    the calls."""
 
     def __init__(
         self,
@@ -117,8 +114,8 @@ class Connection:
         receive_buffer_bytes: int | None = None,
     ) -> Connection:
         """Connect to the broker, exchange API versions, and return the connection. `timeout_s`
-        limits each of the two steps. `receive_buffer_bytes` is SO_RCVBUF; None keeps the system's
-        default. Raises ConnectFailed with the reason."""
+        limits each of the two steps. `receive_buffer_bytes` is SO_RCVBUF; None: the system's
+        default. Raises ConnectFailed."""
         name = format_address(host, port)
         try:
             async with asyncio.timeout(timeout_s):
@@ -165,7 +162,7 @@ class Connection:
 
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """The lowest and highest version of each API that the broker supports, by API key."""
+        """API key -> (lowest, highest version) that the broker supports."""
         return self._versions
 
     def version_of(self, key: ApiKey) -> int:
@@ -193,18 +190,18 @@ class Connection:
         version: int | None = None,
     ) -> Coroutine[Any, Any, AnswerT]:
         """Write a request, in `version` or the highest version that both sides support. The
-        returned awaitable gives the response, a message of the type `answer`. `timeout_s` is the
-        time limit of the response, from the call on.
+        returned awaitable gives the response, a message of the type `answer`, within `timeout_s`
+        from the call.
 
-        The call raises NotConnected and UnsupportedByBroker; awaiting raises ConnectionLost and
+        The call raises NotConnected, UnsupportedByBroker; awaiting raises ConnectionLost,
         RequestTimedOut. If the result is not awaited, the response is dropped.
         """
         chosen = self.version_of(key) if version is None else version
         return self._receive(self._write(APIS[key], chosen, request, timeout_s), answer)
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
-        """Write at once a request to which the broker sends no response (Produce with acks=0), and
-        wait until the operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
+        """Write at once a request without a response (Produce with acks=0), and wait until the
+        operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
         RequestTimedOut."""
         self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for all bytes
         pending = self._write(APIS[key], self.version_of(key), request, timeout_s)
@@ -222,8 +219,8 @@ class Connection:
             raise ConnectionLost(f"{format_address(*self.address)}: {self._failure}")
 
     async def close(self, *, flush: bool = True) -> None:
-        """Close the connection. If `flush` is true, write its buffered bytes before. Requests in
-        flight fail with ConnectionLost. Idempotent."""
+        """Close the connection; `flush` writes the buffered bytes before. Requests in flight fail
+        with ConnectionLost. Idempotent."""
         self._fail(ConnectionLost("the client closed the connection"), abort=False)
         if flush:
             self._writer.close()
@@ -265,9 +262,8 @@ class Connection:
         self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
-        """End the connection if a response is too late. Otherwise set the timer again, if a request
-        is in flight. A request whose caller no longer waits counts, too: if its response does not
-        arrive, the responses of later requests do not arrive either."""
+        """End the connection if a response is too late, also if its caller no longer waits: later
+        responses would not arrive either. Otherwise set the timer again."""
         self._timer = None
         now = self._loop.time() + _TIMER_EARLY_S
         late = [pending for pending in self._pending if pending.deadline <= now]
@@ -322,8 +318,8 @@ class Connection:
             version = lower
 
     async def _receive_versions(self, pending: _Pending) -> ApiVersionsResponse:
-        """Return the response to the ApiVersions request `pending`. A broker that does not support
-        the version of the request responds in version 0."""
+        """Return the response to ApiVersions. A broker that does not support the request's version
+        responds in version 0."""
         frame = await pending.answer
         _, start = parse_response_header(frame, 0)
         refused = int.from_bytes(frame[start : start + 2], "big") == ErrorCode.UNSUPPORTED_VERSION
@@ -367,8 +363,8 @@ class Connection:
             self._fail(ConnectionLost(f"the broker closed the connection {inside}"))
 
     def _refuse(self, length: int) -> None:
-        """Close the connection because the next response has `length` bytes, which is too large.
-        The request of this response fails with AnswerTooLarge, because a retry would not help."""
+        """Close the connection, because the next response is too large. Its request fails with
+        AnswerTooLarge."""
         text = f"the response has {length} bytes, expected at most {self._response_max_bytes}"
         if self._pending:
             answer = self._pending.popleft().answer
@@ -394,9 +390,8 @@ class Connection:
             pending.answer.set_result(frame)
 
     def _abort(self) -> None:
-        """Close the connection at once, and discard all buffered bytes. If they were kept, the
-        operating system could still send a request that the client has already repeated on another
-        connection."""
+        """Close the connection at once, and discard all buffered bytes: the client may already have
+        repeated such a request on another connection."""
         if not self._writer.is_closing():  # a closed socket's number may belong to another
             taken = self._writer.get_extra_info("socket")
             with suppress(OSError):  # macOS refuses if the broker has closed it
@@ -424,7 +419,7 @@ def _late(pending: _Pending) -> str:
 
 
 def _reason(error: OSError, host: str) -> str:
-    """Return the reason why no connection to `host` was possible, in words for operators."""
+    """Return why no connection to `host` was possible, in words for operators."""
     if isinstance(error, socket.gaierror):
         return f"the name {host} cannot be resolved ({error.strerror})"
     if isinstance(error, ConnectionRefusedError):

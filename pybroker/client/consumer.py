@@ -1,5 +1,4 @@
-"""The public consumer. It reads manually assigned partitions, or those that its group assigns.
-`fetcher` fetches records, `groups` handles the group membership."""
+"""The public consumer. It reads manually assigned partitions, or those that its group assigns."""
 
 from __future__ import annotations
 
@@ -48,16 +47,16 @@ class Consumer(Generic[Key_co, Value_co]):
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    `topics` are subscribed at the start. Call `subscribe` for a pattern, or to give callbacks. The
-    other keyword arguments are those of `ConsumerKeywords`. One task at a time may read. `getmany`,
+    `topics` are subscribed at the start; `subscribe` takes a pattern or callbacks. The other
+    keyword arguments are those of `ConsumerKeywords`. One task at a time may read. `getmany`,
     `getone` and `async for` also complete rebalances, so a consumer that calls none of them for
     max.poll.interval.ms leaves its group.
 
     `key_deserializer` and `value_deserializer` make `record.key` and `record.value` of the bytes,
     or of None, for all calls but `poll_arrow`. Each is a function of the bytes, or an object with a
     method `deserialize(topic, data)` or `deserialize(topic, headers, data)`. It is called when the
-    application first reads the attribute `record.key` or `record.value`. If it raises an error,
-    this reading raises DeserializationFailed.
+    application first reads the attribute. If it raises an error, this reading raises
+    DeserializationFailed.
 
     With enable.auto.commit, a record counts as processed when the next record is requested. If an
     exception ends the `async with` block, the records of the last call are not committed.
@@ -113,8 +112,8 @@ class Consumer(Generic[Key_co, Value_co]):
 
     async def start(self) -> None:
         """Connect to one of the bootstrap brokers, and subscribe to the `topics` of the constructor
-        unless `subscribe` was called before. Raises NoBrokers after bootstrap.timeout.ms, and
-        SubscriptionConflict if `assign` was called before."""
+        unless `subscribe` was called. Raises NoBrokers after bootstrap.timeout.ms;
+        SubscriptionConflict if `assign` was called."""
         try:
             await self._cluster.start()
             if self._topics is not None and not self._is_subscribed:
@@ -127,8 +126,8 @@ class Consumer(Generic[Key_co, Value_co]):
         self._reading.running = True
 
     async def close(self) -> None:
-        """Commit the positions if automatic commits are enabled, then leave the group. Idempotent.
-        A task that waits for records gets Closed. Raises the errors of callbacks at the end."""
+        """Commit the positions if automatic commits are enabled, then leave the group. A task that
+        waits for records gets Closed. Raises the errors of callbacks at the end. Idempotent."""
         await self._close({}, quick=False)
 
     async def _close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
@@ -174,11 +173,10 @@ class Consumer(Generic[Key_co, Value_co]):
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Subscribe to these topics, or to all topics whose full name matches the pattern. The next
-        call that reads joins the group. A rebalance calls the methods of `listener`, or the
-        callbacks that are given instead of these methods. A later call replaces topics and
-        callbacks. Raises SubscriptionConflict, and ValueError unless exactly one of topics and
-        pattern is given, or if both a listener and a callback are given."""
+        """Subscribe to these topics, or to all topics whose full name matches the pattern; a later
+        call replaces both. The next call that reads joins the group. A rebalance calls the methods
+        of `listener`, or the callbacks given instead. Raises SubscriptionConflict; ValueError for
+        topics and pattern, for neither, or for a listener with a callback."""
         callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
         if listener is not None:
             if callbacks != RebalanceCallbacks():
@@ -220,9 +218,9 @@ class Consumer(Generic[Key_co, Value_co]):
         return topics or frozenset()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, independent of other consumers. Previously assigned
-        partitions keep their position. A new partition starts at the committed offset of the group,
-        or, without one, at the position from auto.offset.reset, unless `seek` follows. Raises
+        """Read exactly these partitions, independent of other consumers. Partitions that were
+        assigned before keep their position. A new partition starts at the committed offset of
+        the group, else as auto.offset.reset says, unless `seek` follows. Raises
         SubscriptionConflict."""
         chosen = [TopicPartition(*item) for item in partitions]
         if self._is_subscribed:
@@ -240,8 +238,7 @@ class Consumer(Generic[Key_co, Value_co]):
         return frozenset(self._fetcher.readers)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Set the position of a partition to `offset`. Raises NotAssigned, and ValueError for a
-        negative offset."""
+        """Set the position of a partition. Raises NotAssigned; ValueError for a negative offset."""
         if offset < 0:
             raise ValueError(
                 f"the offset to seek to in {partition} is {offset}, expected 0 or more"
@@ -258,8 +255,8 @@ class Consumer(Generic[Key_co, Value_co]):
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Seek these or all assigned partitions to the first record with this timestamp (ms since
-        1970) or a later one, or to the log end if there is no such record. Raises NotAssigned, and
-        the errors of `offsets_for_times`."""
+        1970) or a later one, else to the log end. Raises NotAssigned, and the errors of
+        `offsets_for_times`."""
         chosen = [TopicPartition(*item) for item in partitions] or [*self._fetcher.readers]
         self._fetcher.chosen(chosen)
         found = await self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
@@ -286,8 +283,8 @@ class Consumer(Generic[Key_co, Value_co]):
         return frozenset(key for key, reader in self._fetcher.readers.items() if reader.paused)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the partition's next record. Raises NotAssigned, DeadlinePassed if
-        it stays unknown for default.api.timeout.ms, and the errors of `getmany`."""
+        """Return the offset of the partition's next record. Raises NotAssigned, DeadlinePassed
+        after default.api.timeout.ms, and the errors of `getmany`."""
         reader = self._fetcher.reader(partition)
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         while reader.position is None:
@@ -298,19 +295,19 @@ class Consumer(Generic[Key_co, Value_co]):
         return reader.position
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark in the last Fetch response, or None. Raises NotAssigned."""
+        """Return the high watermark in the last Fetch response; None without one. Raises
+        NotAssigned."""
         known = self._fetcher.reader(partition).high_watermark
         return None if known < 0 else known
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark (with read_committed, the last stable offset) of the last Fetch
-        response, minus the position. The result is never negative, and None if one of the two
-        offsets is unknown. Raises NotAssigned."""
+        """Return the number of offsets from the position to the high watermark (read_committed:
+        last stable offset) of the last Fetch response; None if unknown. Raises NotAssigned."""
         return self._fetcher.reader(partition).lag(committed_only=self._committed_only)
 
     def metrics(self) -> ConsumerMetrics:
-        """Return the metrics of the consumer, as they are now. `prometheus_text` makes a text of
-        them. Any other thread must not call this method."""
+        """Return the present metrics of the consumer, for example for `prometheus_text`. Call this
+        only in the consumer's thread."""
         found = self._metrics.copy()
         readers = self._fetcher.readers
         for key, reader in readers.items():
@@ -326,9 +323,8 @@ class Consumer(Generic[Key_co, Value_co]):
     async def commit(
         self, offsets: GivenOffsets | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Commit these offsets, or the positions of all assigned partitions. A committed offset is
-        the offset of the next record to read. Waits for earlier commits. `timeout_ms` None means
-        default.api.timeout.ms.
+        """Commit these offsets, each that of the next record to read, or the positions of all
+        assigned partitions. Waits for earlier commits. `timeout_ms` None: default.api.timeout.ms.
 
         Raises CommitFailed if other members may own the partitions. During a rebalance this is the
         subclass RebalanceInProgress: call `getmany`, then commit what is still assigned. Also
@@ -341,15 +337,15 @@ class Consumer(Generic[Key_co, Value_co]):
     def commit_async(
         self, offsets: GivenOffsets | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Commit as `commit` does, without waiting for the result and without retries. The
-        callback, a plain or an async function, gets the offsets, and the error or None."""
+        """Commit without waiting and without retries. The callback, a plain or an async function,
+        gets the offsets, and the error or None."""
         self._need_group("commit").committer.commit_async(offsets, callback)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offset of each partition, or None. With read_committed, wait
-        for open transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
+        """Return partition -> the group's committed offset, or None. With read_committed, wait for
+        open transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
         group = self._need_group("committed")
         return await group.committed([TopicPartition(*item) for item in partitions])
 
@@ -364,13 +360,12 @@ class Consumer(Generic[Key_co, Value_co]):
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[Key_co, Value_co]]]:
         """Return the next records of these or of all assigned partitions, at most `max_records` in
-        total (None: max.poll.records). The result is empty if no record arrives within
-        `timeout_ms`.
+        total (None: max.poll.records); empty if none arrives within `timeout_ms`.
 
         Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, and a ResponseError that
         is not retriable; `pause` or `seek` the failed partition to read on. Raises
         SubscriptionConflict without a subscription or assignment, and NotAssigned if a given
-        partition is not assigned, or if a rebalance during this call revokes it.
+        partition is not assigned, or is revoked during the call.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._reading.records(timeout_ms, limit, partitions)
@@ -379,11 +374,9 @@ class Consumer(Generic[Key_co, Value_co]):
         self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False
     ) -> dict[TopicPartition, RecordBatch]:
         """Return the next records as an Arrow record batch for each partition, with the columns of
-        `arrow_schema`; `headers` adds the column of headers. The result has whole producer batches
-        and may exceed `max_bytes` (None: fetch.max.bytes).
-
-        Raises the errors of `getmany`; ImportError without pyarrow.
-        """
+        `arrow_schema`, and `headers` if wanted. The result has whole producer batches and may
+        exceed `max_bytes` (None: fetch.max.bytes). Raises the errors of `getmany`; ImportError
+        without pyarrow."""
         limit = self.options.fetch_max_bytes if max_bytes is None else max_bytes
         return await self._reading.columns(timeout_ms, limit, headers=headers)
 
@@ -409,15 +402,15 @@ class Consumer(Generic[Key_co, Value_co]):
         return await self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the high watermark of each partition, or its last stable offset with
-        read_committed. Raises the errors of `beginning_offsets`."""
+        """Return the high watermark (read_committed: last stable offset) of each partition. Raises
+        the errors of `beginning_offsets`."""
         return await self._offsets(dict.fromkeys(partitions, LATEST))
 
     async def offsets_for_times(
         self, moments: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAnswer | None]:
-        """Return, for each partition, the first record at or after the time (ms since 1970), None
-        if there is none. Raises the errors of `beginning_offsets`."""
+        """Return for each partition the first record at or after the time (ms since 1970); None
+        without one. Raises the errors of `beginning_offsets`."""
         answers = await self._look_up(moments)
         return {key: answer if answer.offset >= 0 else None for key, answer in answers.items()}
 

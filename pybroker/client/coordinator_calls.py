@@ -1,5 +1,5 @@
-"""Sending and retrying of requests to the coordinators of several groups, or of several
-transactional ids. The callers build the requests."""
+"""Sends and retries requests to the coordinators of several groups, or of several transactional
+ids."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ async def ask_coordinators(
     repeatable: bool = True,
     key_type: int = GROUP,
 ) -> dict[str, T | ClientError]:
-    """Send requests with `ask` to the groups' coordinators. Return a result for each group, in the
-    order of `groups`. Errors are retried until the deadline, after a new lookup of coordinators. A
-    request that the coordinator may have processed is retried only if it is `repeatable`. With
-    `key_type` TRANSACTION the groups are transactional ids."""
+    """Send requests with `ask` to the groups' coordinators. Return group -> result or error, in the
+    order of `groups`. Errors are retried until the deadline; a request that the coordinator may
+    have processed only if it is `repeatable`. With `key_type` TRANSACTION the groups are
+    transactional ids."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}
@@ -119,10 +119,9 @@ async def find_coordinators(
     last: Address | None = None,
     key_type: int = GROUP,
 ) -> dict[str, Node | ClientError]:
-    """Ask one broker for the coordinators of the groups. Return the coordinator or the error of
-    each group. The broker with the address `last` is asked only if no other broker is reachable. A
-    broker that supports only one group per request (FindCoordinator below version 4) gets several
-    requests."""
+    """Ask one broker for the coordinators of the groups, the one at the address `last` only if no
+    other is reachable. Return the coordinator or the error of each group. Brokers below version 4
+    of FindCoordinator get a request for each group."""
     if not groups:
         return {}
     try:

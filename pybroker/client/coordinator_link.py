@@ -44,8 +44,8 @@ a rebalance."""
 
 
 class CoordinatorLink:
-    """A client's connection to the coordinator of `key`: of a group id, or of a transactional id.
-    `refuse` returns the exception for a lookup error code that is not retriable."""
+    """A client's connection to the coordinator of the group or transactional id `key`. `refuse`
+    returns the exception for a lookup error that is not retriable."""
 
     def __init__(
         self, cluster: Cluster, key: str, key_type: int = GROUP_KEY, refuse: Refuse = ResponseError
@@ -63,8 +63,7 @@ class CoordinatorLink:
         return self._address is not None
 
     def lost(self, reason: object) -> None:
-        """Note that the broker no longer is the coordinator, or does not respond. The next
-        request looks up the coordinator again."""
+        """Look up the coordinator again before the next request."""
         if self._address is not None:
             log.info(
                 "coordinator lost, the next request looks it up key=%s reason=%s",
@@ -85,8 +84,8 @@ class CoordinatorLink:
         version_max: int = VERSION_MAX,
     ) -> AnswerT:
         """Send one request to the coordinator, and return the response, a message of the type
-        `answer`. `build` gets the version of the API and returns the request. `lane` is the name of
-        the connection. Versions above `version_max` are not used. Raises ClientError."""
+        `answer`. `build` makes the request for an API version, at most `version_max`. `lane` names
+        the connection. Raises ClientError."""
         address = self._address or await self._find()
         try:
             connection = await self.cluster.connect(address, lane)
@@ -100,8 +99,8 @@ class CoordinatorLink:
             raise
 
     async def _find(self) -> Address:
-        """Return the address of the coordinator, looked up by FindCoordinator if it is unknown.
-        Raises ClientError."""
+        """Return the address of the coordinator, by FindCoordinator if unknown. Raises
+        ClientError."""
         async with self._finding:
             if self._address is None:
                 # An isolated broker still returns itself as the coordinator.

@@ -1,5 +1,4 @@
-"""The default clock and random number generator of clients. A simulation replaces them here, so
-that application code runs in the simulation without changes."""
+"""The default clock and random number generator of clients. A simulation replaces them here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Deliveries: awaitables of the positions of sent records.
-
-All records of a batch have one outcome. A delivery refers to its batch, and makes the position of
-its record from this outcome when the application asks for it.
-"""
+"""Deliveries: awaitables of the positions of sent records. All records of a batch have one
+outcome."""
 
 from __future__ import annotations
 
@@ -18,9 +15,8 @@ from pybroker.records.open_batches import RecordPlace
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """The position of a record that the broker has stored. `offset` is -1 if it is unknown, as
-    always with acks=0. `timestamp` is in ms since 1970: the producer's, or the broker's for a topic
-    with LogAppendTime."""
+    """The position of a stored record. `offset` is -1 if unknown, as with acks=0. `timestamp` is in
+    ms since 1970: the producer's, or the broker's for a topic with LogAppendTime."""
 
     topic: str
     partition: int
@@ -30,9 +26,8 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The outcome of a batch that the broker has stored. `base_offset` is the offset of the first
-    record, -1 if it is unknown. `append_time` is the timestamp of all records for a topic with
-    LogAppendTime, otherwise -1."""
+    """The outcome of a stored batch. `base_offset` is the offset of the first record, -1 if
+    unknown. `append_time` is the timestamp of all records with LogAppendTime, otherwise -1."""
 
     base_offset: int
     append_time: int
@@ -40,7 +35,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The outcome of a batch that was not delivered. `definite` is false if it may be in the
+    """The outcome of a batch that was not delivered. If `definite` is false, it may be in the
     log."""
 
     reason: str
@@ -52,8 +47,7 @@ Outcome = Stored | Failed
 
 
 class Waiter:
-    """A future that waits for the outcome of one record, which has the place `index` in its
-    batch."""
+    """A future for the outcome of the record `index` of a batch."""
 
     __slots__ = ("future", "index")
 
@@ -75,8 +69,8 @@ class DeliveryBatch(Protocol):
     def waiters(self) -> list[Waiter]: ...
 
     def at(self, index: int) -> tuple[DeliveryBatch, int]:
-        """Return the batch that now has the record with the place `index` in this batch, and the
-        record's place there. If this batch was split, the record is in another batch."""
+        """Return the batch that now has the record `index` of this batch, and the record's index
+        there. They differ after a split."""
 
 
 class Delivery(RecordPlace):
@@ -84,7 +78,7 @@ class Delivery(RecordPlace):
     DeliveryFailed.
 
     A delivery can be awaited several times, also by `asyncio.gather`. If a task that awaits it is
-    cancelled, the record is still sent. `asyncio.wait` needs futures: give it
+    cancelled, the record is still sent. For `asyncio.wait` make a future by
     `asyncio.ensure_future(delivery)`.
     """
 
@@ -109,8 +103,8 @@ class Delivery(RecordPlace):
         return self._batch.at(self._index)[0].outcome is not None
 
     def result(self) -> RecordMetadata:
-        """Return the position of the record. Raises DeliveryFailed, and
-        asyncio.InvalidStateError if the outcome is not known yet."""
+        """Return the position of the record. Raises DeliveryFailed; asyncio.InvalidStateError while
+        the outcome is unknown."""
         error = self.exception()
         if error is not None:
             raise error
@@ -123,8 +117,8 @@ class Delivery(RecordPlace):
         return RecordMetadata(topic, partition, offset, timestamp)
 
     def exception(self) -> DeliveryFailed | None:
-        """Return the failure of the record, None if it was delivered. Raises
-        asyncio.InvalidStateError if the outcome is not known yet."""
+        """Return the failure of the record; None if delivered. Raises asyncio.InvalidStateError
+        while the outcome is unknown."""
         batch, _ = self._batch.at(self._index)
         outcome = batch.outcome
         if outcome is None:
@@ -150,8 +144,7 @@ class Delivery(RecordPlace):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` consecutive records of one call of `send_many`, in one batch from the place `first`
-    on."""
+    """`count` consecutive records of one `send_many`, in one batch from the index `first` on."""
 
     batch: DeliveryBatch
     first: int
@@ -159,17 +152,17 @@ class Run:
 
 
 class Deliveries(Sequence[Delivery]):
-    """The deliveries of the records of one call of `send_many`, in the order of the call.
+    """The deliveries of one call of `send_many`, in the order of its records.
 
-    `await deliveries` returns the RecordMetadata of all records. It waits until each record has an
-    outcome, and then raises DeliveryFailed if a record has failed.
+    `await deliveries` waits until each record has an outcome, and returns the RecordMetadata of all
+    records. It raises DeliveryFailed if a record has failed.
     """
 
     def __init__(
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
-        """All records have the same `timestamp`. `places` has the partition of each record. `runs`
-        has the records of each partition in the same order, as runs."""
+        """All records have the same `timestamp`. `places` has the partition of each record, `runs`
+        the records of each partition, both in the order of the records."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

@@ -1,8 +1,8 @@
 """The deserializers of a consumer: functions of the application that make objects of the bytes of
-keys and values. As in kafka-python and aiokafka, they are also called for None.
+keys and values, and also of None.
 
-A deserializer is called when the application first looks at the key or the value. So a record whose
-bytes are invalid is returned like any other record, and keeps no other record from being read.
+A deserializer is called when the application first looks at the key or the value. So a record with
+invalid bytes is returned like any other, and keeps no other record from being read.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Deserializer(Protocol[T_co]):
     """An object that deserializes the keys or the values of a consumer."""
 
     def deserialize(self, topic: str, data: Any, /) -> T_co:
-        """Return the object that the bytes `data` stand for. This is also called for None."""
+        """Return the object for the bytes `data`, which may be None."""
 
 
 class DeserializerWithHeaders(Protocol[T_co]):
-    """A deserializer that also gets the headers of the record, as pairs of name and content."""
+    """A deserializer that also gets the headers of the record, as (name, content) pairs."""
 
     def deserialize(self, topic: str, headers: Headers, data: Any, /) -> T_co: ...
 
@@ -49,8 +49,8 @@ class Deserializers:
 
     @classmethod
     def of(cls, key: object, value: object, faults: list[str]) -> Self | None:
-        """Return the deserializers that the application gave, None without any. Add a message to
-        `faults` for an argument that is no deserializer."""
+        """Return the application's deserializers; None without any. Add a message to `faults` for
+        an argument that is no deserializer."""
         found = cls(
             converter("key_deserializer", key, "deserialize", faults),
             converter("value_deserializer", value, "deserialize", faults),
@@ -67,7 +67,7 @@ def _of_record(name: str) -> Any:
 
 
 class DeserializedRecord(ConsumerRecord[Key_co, Value_co]):
-    """A record whose key and value are deserialized at the first look."""
+    """A record whose key and value are deserialized when they are first read."""
 
     __slots__ = ("_deserializers", "_key", "_record", "_value")
     __setattr__ = object.__setattr__  # the fields are properties, so they stay read-only

@@ -25,8 +25,8 @@ CONSUMER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The answer of a leader for one partition: the largest leader epoch that is not above the
-    requested epoch, and its end offset. Both are -1 if the log has no such epoch."""
+    """A leader's answer for one partition: the largest leader epoch that is not above the requested
+    epoch, and its end offset. Both are -1 if the log has no such epoch."""
 
     leader_epoch: int
     end_offset: int
@@ -40,8 +40,8 @@ async def epoch_ends(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, EpochEnd]:
-    """Return for each partition where the leader epoch in `epochs` ends in the leader's log. Errors
-    are retried until the deadline, unless `once` is set."""
+    """Return for each partition where the given leader epoch ends in the leader's log. Errors are
+    retried until the deadline, unless `once`."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float

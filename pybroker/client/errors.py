@@ -37,15 +37,14 @@ WRITE_IN_DOUBT = frozenset(
 
 
 class ClientError(PybrokerError):
-    """The base class of all errors of the client. It is never raised itself."""
+    """The base class of all errors of the client."""
 
     retriable = False
     definite = True
 
 
 class ConfigError(ClientError, errors.ConfigError):
-    """One or more options of a client are invalid. `faults` has a message for each. The client
-    opened no connection."""
+    """Options of a client are invalid. `faults` has a message for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +85,14 @@ class ConnectionLost(ClientError):
 
 
 class AnswerTooLarge(ConnectionLost):
-    """The response exceeds `receive_message_max_bytes`. The response to a retry would exceed it,
-    too. Raise the limit, or request less data."""
+    """The response exceeds `receive_message_max_bytes`, and so would the response to a retry. Raise
+    the limit, or request less data."""
 
     retriable = False
 
 
 class RequestTimedOut(ClientError):
-    """No response arrived in time. The broker may have processed the request, or may process it
+    """No response arrived in time. The broker may have processed the request, or may do so
     later."""
 
     retriable = True
@@ -113,9 +112,8 @@ class UnsupportedByBroker(ClientError):
 class ResponseError(ClientError):
     """The broker returned an error code of Kafka.
 
-    `detail` is the message: by default Kafka's message for the code, followed by `place`, which
-    names the subject of the request. `broker_sentence` is the message from the broker, empty if the
-    broker sent none.
+    `detail` is the message: by default Kafka's for the code, followed by `place`, the subject of
+    the request. `broker_sentence` is the broker's own message, or empty.
     """
 
     def __init__(
@@ -138,7 +136,7 @@ class ResponseError(ClientError):
 
 
 class DeliveryFailed(ClientError):
-    """A record was not acknowledged. `definite` is true if the record was certainly not written.
+    """A record was not acknowledged. If `definite` is true, it was certainly not written.
     `__cause__` is the last error, or None."""
 
     def __init__(self, topic_partition: TopicPartition, reason: str, *, definite: bool) -> None:
@@ -151,8 +149,8 @@ class DeliveryFailed(ClientError):
 class SerializationFailed(ClientError):
     """A serializer raised an error, or returned something other than bytes or None. The record was
     not accepted. `field` is "key" or "value". `partition` is None unless the call names one.
-    `index` is the place of the record in a call of `send_many`, otherwise None. `__cause__` is the
-    serializer's error."""
+    `index` is the record's index in `send_many`, otherwise None. `__cause__` is the serializer's
+    error."""
 
     def __init__(
         self,
@@ -176,8 +174,8 @@ class RecordTooLarge(ClientError):
 
 
 class BufferExhausted(ClientError):
-    """The producer's buffer (buffer.memory) was full for max.block.ms, so `send` did not accept the
-    record. `accepted` is the number of records that `send_many` accepted before; 0 for `send`."""
+    """The producer's buffer (buffer.memory) was full for max.block.ms, so the record was not
+    accepted. `accepted` is the number of records that `send_many` accepted before; 0 for `send`."""
 
     retriable = True
 
@@ -187,14 +185,14 @@ class BufferExhausted(ClientError):
 
 
 class WouldBlock(ClientError):
-    """`send_nowait` cannot accept the record without waiting. `await send(...)` waits."""
+    """`send_nowait` cannot accept the record without waiting; `await send(...)` waits."""
 
     retriable = True
 
 
 class TopicUnavailable(ClientError):
-    """The metadata did not have the topic or the partition within the time limit. A retry does not
-    help unless the error is `retriable`."""
+    """The metadata did not have the topic or the partition within the time limit. A retry helps
+    only if the error is `retriable`."""
 
     def __init__(self, text: str, *, retriable: bool = True) -> None:
         super().__init__(text)
@@ -202,8 +200,8 @@ class TopicUnavailable(ClientError):
 
 
 class DeadlinePassed(ClientError):
-    """The operation was not completed within its time limit. `definite` is true if the last attempt
-    certainly did nothing."""
+    """The operation was not completed within its time limit. If `definite` is true, the last
+    attempt certainly did nothing."""
 
     retriable = True
 
@@ -213,8 +211,8 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """auto.offset.reset is none, and a partition has no position to read from: no committed offset,
-    or one outside the log."""
+    """auto.offset.reset is none, and a partition has no committed offset to read from, or one
+    outside the log."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
@@ -224,8 +222,8 @@ class OffsetUnavailable(ClientError):
 
 class LogTruncated(OffsetUnavailable):
     """An unclean election truncated records that the consumer has read, and auto.offset.reset is
-    none. `position` is the position of the consumer. The log below `offset` is unchanged: seek to
-    `offset` to read the records that replaced the truncated records."""
+    none. The log below `offset` is unchanged: seek to `offset` to read the records that replaced
+    the truncated ones. `position` is the position of the consumer."""
 
     def __init__(self, topic_partition: TopicPartition, position: int, offset: int) -> None:
         super().__init__(
@@ -240,13 +238,13 @@ class LogTruncated(OffsetUnavailable):
 
 class SubscriptionConflict(ClientError):
     """The call does not fit the state of the consumer. Topics, a pattern and a manual assignment
-    exclude each other: call `unsubscribe` before you change from one to another. The error is also
-    raised if the operation needs an option that is not set, such as group.id."""
+    exclude each other: call `unsubscribe` first. Or the call needs an option that is not set, such
+    as group.id."""
 
 
 class NotAssigned(ClientError):
-    """The partition is not assigned to this consumer. Call `assign`. The partitions of subscribed
-    topics are assigned during calls that read, such as `getmany`."""
+    """The partition is not assigned to this consumer. Partitions of subscribed topics are assigned
+    during calls that read, such as `getmany`; others by `assign`."""
 
     def __init__(
         self, topic_partition: TopicPartition, assigned: Collection[TopicPartition]
@@ -263,8 +261,7 @@ class NotAssigned(ClientError):
 
 
 class GroupError(ClientError):
-    """The base class of the errors of a group's coordinator, except retriable ones. It is never
-    raised itself."""
+    """The base class of the errors of a group's coordinator that are not retriable."""
 
     def __init__(self, group_id: str, text: str) -> None:
         super().__init__(f"group {group_id}: {text}")
@@ -273,28 +270,27 @@ class GroupError(ClientError):
 
 class CommitFailed(GroupError):
     """The offsets were not committed, because the member has left the generation in which it read
-    the records. Other members may already read these partitions, and may read the records since the
-    last commit again.
+    the records. Other members may read the records since the last commit again.
 
-    If the member left because the time between two calls that read was too long, raise
-    max.poll.interval.ms or lower max.poll.records.
+    If the time between two calls that read was too long, raise max.poll.interval.ms or lower
+    max.poll.records.
     """
 
 
 class RebalanceInProgress(CommitFailed):
-    """The group is rebalancing, and this member rejoins. Call `getmany`, then commit the offsets of
-    the partitions that are still assigned."""
+    """The group is rebalancing. Call `getmany` to rejoin, then commit the offsets of the partitions
+    that are still assigned."""
 
     retriable = True
 
 
 class FencedInstance(GroupError):
-    """Another member with the same group.instance.id has replaced this member, which cannot
-    continue. Set a different group.instance.id for each process."""
+    """Another member with the same group.instance.id has replaced this member. Set a different
+    group.instance.id for each process."""
 
 
 class JoinRefused(GroupError):
-    """The coordinator does not admit the consumer to the group. `code` is the error code."""
+    """The coordinator does not admit the consumer to the group, by the error code `code`."""
 
     def __init__(self, group_id: str, code: ErrorCode, text: str) -> None:
         super().__init__(group_id, f"{code.name}: {text}")
@@ -307,8 +303,8 @@ class InvalidSessionTimeout(JoinRefused):
 
 
 class TransactionError(ClientError):
-    """The base class of the errors of a transaction. It is never raised itself. `definite` is false
-    if the coordinator may have committed the transaction."""
+    """The base class of the errors of a transaction. If `definite` is false, the coordinator may
+    have committed the transaction."""
 
     def __init__(self, transactional_id: str, text: str, *, definite: bool = True) -> None:
         super().__init__(f"transactional.id {transactional_id}: {text}")
@@ -317,29 +313,28 @@ class TransactionError(ClientError):
         self._text = text
 
     def again(self) -> Self:
-        """Return a copy of the error for a later call, with this error as its cause."""
+        """Return a copy of the error for a later call, with this error as the cause."""
         copy = type(self)(self.transactional_id, self._text, definite=self.definite)
         copy.__cause__ = self
         return copy
 
 
 class AbortableTransactionError(TransactionError):
-    """The transaction has failed and can only be aborted. Call `abort_transaction`, or leave the
-    block of `transaction` by an exception. The producer can then begin the next transaction."""
+    """The transaction can only be aborted. Call `abort_transaction`, or leave the block of
+    `transaction` by an exception. The producer can then begin the next transaction."""
 
     retriable = True
 
 
 class FatalTransactionError(TransactionError):
-    """The producer cannot be used any more. Close the producer, remove the cause, and start a new
-    producer with the transactional id."""
+    """The producer cannot be used any more. Close it, remove the cause, and start a new producer
+    with the transactional id."""
 
 
 class ProducerFenced(TransactionError):
-    """Another producer was started with the same transactional id, or the coordinator has aborted a
-    transaction that was open for longer than transaction.timeout.ms. Close the producer. The open
-    transaction is aborted. But if `definite` is false, it may have been committed, because a commit
-    request got no response."""
+    """Another producer was started with the same transactional id, or the transaction was open for
+    longer than transaction.timeout.ms. Close the producer. The transaction is aborted; if
+    `definite` is false, it may have been committed, because a commit request got no response."""
 
 
 class TransactionConflict(ClientError):
@@ -348,8 +343,8 @@ class TransactionConflict(ClientError):
 
 
 class DamagedRecords(ClientError):
-    """A fetched batch does not match its CRC or cannot be decoded. The consumer's position stays
-    before the batch. Seek past `offset`, the first offset of the batch, to skip it."""
+    """A fetched batch does not match its CRC or cannot be decoded. The position stays before the
+    batch. Seek past `offset`, the first offset of the batch, to skip it."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(f"batch at offset {offset} of {topic_partition} is damaged: {reason}")
@@ -359,10 +354,8 @@ class DamagedRecords(ClientError):
 
 class DeserializationFailed(ClientError):
     """A deserializer raised an error for the key or the value of a record. `field` is "key" or
-    "value", and `data` has its bytes. `__cause__` is the deserializer's error.
-
-    The error comes from `record.key` or `record.value`. The position of the consumer is already
-    after the record, so go on with the next record to skip it."""
+    "value", and `data` has its bytes. `__cause__` is the deserializer's error. The consumer's
+    position is already after the record."""
 
     def __init__(
         self,
@@ -383,4 +376,4 @@ class DeserializationFailed(ClientError):
 
 
 class Closed(ClientError):
-    """The client is not running: it has been closed, or was not started."""
+    """The client is not running: it was closed, or not started."""

@@ -1,11 +1,9 @@
-"""The client's state of a fetch session with one broker (KIP-227). This module does no I/O.
+"""The client's state of a fetch session with one broker (KIP-227).
 
-The broker stores the partitions of a session and its last response for each. A request contains
-only changed partitions, a response only partitions with changes. For each partition the caller
-gives a value, for example its fetch offset and leader epoch. This module compares the values to
-find the changed partitions, and the caller builds the request from them.
-
-A session has at most one request in flight: `next`, then `handle` or `failed`.
+A request contains only changed partitions, a response only partitions with changes. The caller
+gives a value for each partition, for example its fetch offset and leader epoch, by which this
+module finds the changes. A session has at most one request in flight: `next`, then `handle` or
+`failed`.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """The parts of the next FetchRequest that depend on the session: its id and epoch, the
-    partitions to add or change, and the partitions to remove."""
+    """The session's part of the next FetchRequest: its id and epoch, the partitions to add or
+    change, and those to remove."""
 
     session_id: int
     session_epoch: int
@@ -43,8 +41,8 @@ class SessionRequest:
 
 
 class FetchSession(Generic[P]):
-    """The client's side of a fetch session with one broker. `on_wire` gets a partition number and a
-    position, and returns the part of the FetchRequest for this partition."""
+    """The client's side of a fetch session with one broker. `on_wire(partition number, position)`
+    returns the partition's part of the FetchRequest."""
 
     def __init__(self, on_wire: Callable[[int, P], FetchPartition]) -> None:
         self._on_wire = on_wire
@@ -56,7 +54,7 @@ class FetchSession(Generic[P]):
 
     @property
     def session_id(self) -> int:
-        """The id that the broker gave the session, 0 without a session."""
+        """The id from the broker; 0 without a session."""
         return self._id
 
     def next(
@@ -64,10 +62,9 @@ class FetchSession(Generic[P]):
         positions: Mapping[TopicPartition, P],
         changed: Iterable[TopicPartition] | None = None,
     ) -> SessionRequest:
-        """Return the next request, after which the broker's session has exactly the partitions and
-        positions in `positions`. The first request has all of them, a later request only the
-        changes. `changed` lists the partitions whose positions may differ from the last request;
-        None means any."""
+        """Return the next request, by which the broker's session gets exactly these positions.
+        `changed`: the partitions whose positions may have changed since the last request (None:
+        any)."""
         news: list[tuple[TopicPartition, P]] = []
         gone = []
         if self._epoch == INITIAL_EPOCH:
@@ -94,9 +91,9 @@ class FetchSession(Generic[P]):
         return SessionRequest(self._id, self._epoch, list(topics.values()), _forgotten(gone))
 
     def handle(self, response: FetchResponse) -> bool:
-        """Process the response to the last request. Return False if the response is unusable,
-        because the broker lost the session or returned partitions that are not in it. The next
-        request then starts a new session."""
+        """Process the response to the last request. Return False if it is unusable, because the
+        broker lost the session or returned other partitions. The next request then starts a new
+        session."""
         begins = self._epoch == INITIAL_EPOCH
         if response.error_code:
             unknown = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -119,13 +116,12 @@ class FetchSession(Generic[P]):
         return True
 
     def failed(self) -> None:
-        """Note that the last request got no response, so that the broker may or may not have
-        received it. The next request starts a new session, which ends the broker's present
-        session."""
+        """Record that the last request got no response. The next request ends the broker's session
+        and starts a new one."""
         self._begin_anew(self._id)
 
     def closing(self) -> SessionRequest | None:
-        """Return the request that ends the broker's session, or None without a session."""
+        """Return the request that ends the broker's session; None without a session."""
         if self._id == NO_SESSION:
             return None
         request = SessionRequest(self._id, FINAL_EPOCH, [], [])

@@ -1,7 +1,5 @@
-"""The fetched batches of a partition, and the choice of those whose records the application gets.
-
-This module does no I/O.
-"""
+"""The fetched batches of a partition, and the choice of those whose records the application
+gets."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ OFFSET_END: Final = 2**63
 
 @dataclass(slots=True, eq=False)
 class FetchedData:
-    """The record batches of one partition in one Fetch response. They are decoded one by one, when
+    """The record batches of one partition in one Fetch response, which are decoded one by one when
     the application reads them."""
 
     data: memoryview
@@ -42,7 +40,7 @@ class FetchedData:
         return len(self.data) - self.position
 
     def next_batch(self) -> tuple[BatchHeader, memoryview] | None:
-        """Return the header and the bytes of the next whole batch, or None."""
+        """Return the header and the bytes of the next whole batch; None if there is none."""
         position = self.position
         if len(self.data) - position < HEADER_SIZE:
             return None
@@ -56,8 +54,8 @@ class FetchedData:
         self.position += header.size
 
     def go_back(self, offset: int) -> bool:
-        """Go back to the batch that was decoded last, so that its records from `offset` on are
-        decoded again. Return False, and do not go back, if `offset` is in an earlier batch."""
+        """Go back to the batch that was decoded last, to decode its records from `offset` on again.
+        Return False, without going back, if `offset` is in an earlier batch."""
         if offset < self.decoded_base:
             return False
         self.position = self.decoded_from

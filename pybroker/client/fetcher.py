@@ -1,9 +1,5 @@
 """The fetcher of a consumer. It fetches records before the application asks for them, with one
-Fetch request in flight to each leader, in a fetch session (KIP-227).
-
-This module builds the requests and updates the positions of partitions from the responses.
-`subscription` decodes and filters records.
-"""
+Fetch request in flight to each leader, in a fetch session (KIP-227)."""
 
 from __future__ import annotations
 
@@ -56,8 +52,8 @@ _Position = tuple[int, int]
 
 class Fetcher:
     """The background task that fetches the records of a consumer, from `start` to `close`.
-    `readers` has the state of each assigned partition. The fetcher sets the event `news` when the
-    consumer may have records or an error to return."""
+    `readers` has the state of each assigned partition. The event `news` is set when the consumer
+    may have records or an error to return."""
 
     def __init__(
         self, options: ConsumerOptions, cluster: Cluster, metrics: ConsumerMetrics
@@ -98,8 +94,8 @@ class Fetcher:
         await asyncio.gather(*goodbyes)
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
-        """Ask the broker `node` to close the fetch session, which expires if the request fails. The
-        request uses another connection than Fetch requests, which may still wait for data."""
+        """Ask the broker to close the fetch session, on another connection than Fetch requests,
+        which may still wait for data. A failure is ignored: the session expires."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:
@@ -115,8 +111,8 @@ class Fetcher:
         self._wake.set()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch exactly these partitions from now on. A partition that was assigned before keeps
-        its position."""
+        """Fetch exactly these partitions from now on. Partitions that were assigned before keep
+        their position."""
         before = self.readers
         self._ends |= {
             key: (reader.high_watermark, reader.last_stable_offset)
@@ -152,16 +148,14 @@ class Fetcher:
     def jump(
         self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
     ) -> None:
-        """Set the position of these partitions to `offset`, or, with None, to the offset that
-        ListOffsets returns for the timestamp `reset`. Raises NotAssigned before any position
-        changes."""
+        """Set the position of these partitions to `offset` (None: that of ListOffsets for the
+        timestamp `reset`). Raises NotAssigned before any position changes."""
         for reader in self.chosen(partitions):
             reader.jump(offset, reset)
         self.wake()
 
     def no_position(self, key: TopicPartition) -> str:
-        """Return the error message for a partition whose position stayed unknown, with the reason
-        if the metadata shows one."""
+        """Return the error message for a partition whose position stayed unknown."""
         view = self._cluster.view
         limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
         text = f"the client could not find the position of {key} within {limit}"
@@ -207,8 +201,8 @@ class Fetcher:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Sleep until `wake` is called. While a partition waits for its leader or for the end of a
-        backoff, sleep at most LOOK_AGAIN_S."""
+        """Sleep until `wake`, but at most LOOK_AGAIN_S while a partition waits for its leader or a
+        backoff."""
         waiting = any(
             reader.next_try > now  # even if fetched records are not read yet
             or (
@@ -234,9 +228,8 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """Report the partitions that have had no leader for a long time. If leaderless.timeout.ms
-        is set, the next read raises an error. If not, the consumer logs one warning and waits,
-        because a replica may return."""
+        """Report the partitions that have had no leader for a long time: by an error of the next
+        read after leaderless.timeout.ms, if set, else by one warning."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)
@@ -257,7 +250,7 @@ class Fetcher:
 
     def _ask(self, node: int, connection: Connection, readers: list[PartitionReader]) -> None:
         """Start the task that sends one Fetch request to the leader `node`, with the present
-        positions of `readers`. A position may change before the task sends the request."""
+        positions of `readers`."""
         self._in_flight.add(node)
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
@@ -381,8 +374,8 @@ class Fetcher:
             self.news.set()
 
     def _ask_last(self, reader: PartitionReader) -> None:
-        """Move the reader's partition to the end of the next request. A broker fills a response in
-        the order of the request, so each partition comes first from time to time."""
+        """Move the partition to the end of the next request. A broker fills a response in the order
+        of the request, so each partition should come first from time to time."""
         key = reader.topic_partition
         self.readers[key] = self.readers.pop(key)
 

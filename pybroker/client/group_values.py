@@ -9,8 +9,8 @@ from pybroker.model import NO_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """An offset to commit: the offset of the next record to read, any text as `metadata`, and the
-    leader epoch of the last read record (-1 for unknown)."""
+    """An offset to commit: that of the next record to read, any text as `metadata`, and the leader
+    epoch of the last read record (-1: unknown)."""
 
     offset: int
     metadata: str = ""
@@ -19,9 +19,9 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """The identity of a consumer in its group, as `Consumer.group_metadata` returns it. The broker
-    refuses the offsets of a transaction if the member has left the generation (KIP-447). Without
-    membership, the generation is -1 and the member id is empty."""
+    """The identity of a consumer in its group, by which the broker refuses the offsets of a
+    transaction if the member has left the generation (KIP-447). Without membership, the generation
+    is -1 and the member id empty."""
 
     group_id: str
     generation: int = -1

@@ -15,9 +15,8 @@ NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
 class ProducerIdentity:
-    """The producer id and epoch of an idempotent producer. Without a transactional id no other
-    client uses the producer id, so the producer can raise the epoch itself (KIP-360). It asks a
-    broker for a producer id at first, and again after the maximum epoch."""
+    """The producer id and epoch of an idempotent producer. Without a transactional id the producer
+    itself raises the epoch (KIP-360), and asks a broker for a new id after the maximum epoch."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -29,7 +28,7 @@ class ProducerIdentity:
         return self.producer_id >= 0
 
     async def obtain(self) -> None:
-        """Ask any broker for a new producer id, and store it. Raises ClientError."""
+        """Get a new producer id from any broker. Raises ClientError."""
         connection = await self._cluster.any_connection()
         answer = await connection.send(
             ApiKey.INIT_PRODUCER_ID,
@@ -45,12 +44,9 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise the epoch by one, so that it is above `producer_epoch`, the epoch that a
-        partition's leader knows. If the epoch is above it already, or the producer id is no longer
-        `producer_id`, do nothing.
-
-        If the maximum epoch is reached, the identity is unknown until the next `obtain`.
-        """
+        """Raise the epoch by one, above `producer_epoch`, unless it is above already, or
+        `producer_id` is not the current one. After the maximum epoch the identity is unknown until
+        `obtain`."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

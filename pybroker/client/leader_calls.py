@@ -1,4 +1,4 @@
-"""Sending and retrying of requests to the leaders of partitions. The callers build the requests."""
+"""Sends and retries requests to the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """Call `ask` for the leader of each partition, and return each partition's result, in order.
-    Unless `once`, errors are retried until the deadline, or until the leader has been missing for
-    leaderless.timeout.ms. A request that may have had an effect is retried only if `repeatable`."""
+    """Return partition -> result or error of `ask`, called for each leader, in order. Errors are
+    retried, unless `once`, until the deadline, or leaderless.timeout.ms without a leader. A request
+    that may have had an effect is retried only if `repeatable`."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}
@@ -87,14 +87,14 @@ async def ask_leaders(
 
 
 def response_error(number: int, sentence: str | None = None) -> ResponseError | None:
-    """Return the error with the number `number` that a response has for one item, or None for 0.
-    `sentence` is the broker's message, if it sent one."""
+    """Return the error with this number in a response; None for 0. `sentence` is the broker's
+    message, if any."""
     return ResponseError(error_code(number), broker_sentence=sentence or "") if number else None
 
 
 def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:
-    """Return the time limit in seconds of the next request of an operation: request.timeout.ms, but
-    at most the time that remains until the operation's deadline."""
+    """Return the time limit of the next request in seconds: request.timeout.ms, at most the time
+    until the deadline."""
     return max(min(deadline.remaining_s(), cluster.options.request_timeout_ms / 1_000), 0.001)
 
 

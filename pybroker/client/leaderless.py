@@ -1,9 +1,5 @@
-"""The time for which partitions have had no leader, measured by metadata responses.
-
-During an election a partition has no leader for a moment. If all in-sync replicas are down, it has
-none until one of them returns. The watch distinguishes the two cases by the elapsed time and the
-number of metadata responses.
-"""
+"""How long partitions have had no leader, measured by metadata responses. So a short election is
+distinguished from in-sync replicas that are all down."""
 
 from __future__ import annotations
 
@@ -30,8 +26,7 @@ class _Gap:
 
 
 class LeaderlessWatch:
-    """A watch that tells which partitions have had no leader for a long time. It receives each
-    metadata view once."""
+    """Tells which partitions have had no leader for a long time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -39,8 +34,7 @@ class LeaderlessWatch:
         self._gaps: dict[TopicPartition, _Gap] = {}
 
     def look(self, view: ClusterView, partitions: Iterable[TopicPartition]) -> None:
-        """Note a new metadata view. For each of `partitions` that exists without a leader in
-        `view`, count the view. Forget all other partitions."""
+        """Take a new metadata view, in which only `partitions` are watched."""
         if view is self._view:
             return
         self._view = view
@@ -55,8 +49,8 @@ class LeaderlessWatch:
             gap.answers += 1
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
-        """Return the partitions that have been without a leader for at least `for_ms`, in each of
-        at least three metadata responses. The list is empty if `for_ms` is 0."""
+        """Return the partitions without a leader for at least `for_ms`, in at least three metadata
+        responses; empty if `for_ms` is 0."""
         now = self._clock.monotonic()
         return [
             key

@@ -1,5 +1,4 @@
-"""The metadata of a cluster at one moment: brokers, topics and leaders. `cluster` requests it from
-a broker."""
+"""The metadata of a cluster at one moment: brokers, topics and leaders."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The metadata of a partition: the broker ids of the leader, the assigned replicas, the ISR and
-    the replicas on stopped brokers. `leader` is -1 without a leader, `leader_epoch` is -1 if the
-    broker does not return it."""
+    """The metadata of a partition: the broker ids of the leader, the assigned replicas, the ISR
+    and the replicas on stopped brokers. `leader` is -1 without a leader, `leader_epoch` -1 if
+    unknown."""
 
     topic_partition: TopicPartition
     error: ErrorCode
@@ -46,8 +45,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """The metadata of a topic. `error` is NONE if the topic exists and the client may describe it;
-    otherwise the other fields are empty."""
+    """The metadata of a topic. Unless `error` is NONE, the other fields are empty."""
 
     name: str
     error: ErrorCode
@@ -58,8 +56,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The immutable metadata of a cluster; a refresh creates a new view. `controller_id` is -1
-    without a controller. `complete` is true if all topics were requested."""
+    """The immutable metadata of a cluster. `controller_id` is -1 without a controller. `complete`:
+    all topics were requested."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -72,16 +70,15 @@ class ClusterView:
         return topic.partitions.get(topic_partition.partition) if topic else None
 
     def leader(self, topic_partition: TopicPartition) -> int | None:
-        """Return the broker id of the partition's leader. Return None if the partition has no
-        leader, or if the metadata has no address for it."""
+        """Return the broker id of the partition's leader; None without a leader, or without an
+        address for it."""
         info = self.partition(topic_partition)
         if info is None or info.leader == NO_LEADER or info.leader not in self.nodes:
             return None
         return info.leader
 
     def leader_problem(self, topic_partition: TopicPartition) -> str:
-        """Return the reason why `leader` returns None for an existing partition, in words. Return
-        an empty string if the leader is known or the partition does not exist."""
+        """Return why `leader` returns None for an existing partition, in words; otherwise empty."""
         info = self.partition(topic_partition)
         if info is None or info.leader in self.nodes:
             return ""
@@ -100,13 +97,12 @@ def _ids(brokers: tuple[int, ...]) -> str:
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the error code with this number, or UNKNOWN_SERVER_ERROR for an unknown number."""
+    """Return the error code with this number; UNKNOWN_SERVER_ERROR if unknown."""
     return _CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterView:
-    """Return the metadata that a Metadata response has. `complete` tells that the client asked for
-    all topics."""
+    """Return the metadata of a response. `complete`: the client asked for all topics."""
     return ClusterView(
         cluster_id=response.cluster_id,
         controller_id=response.controller_id,
@@ -120,10 +116,8 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return the metadata `fresh`, but for each partition whose state in `known` is later, the
-    state in `known`. Brokers learn changes at different times, and a client must not return to
-    older metadata (KIP-320). A recreated topic has another topic id, so its partitions are all from
-    `fresh`."""
+    """Return `fresh`, but for each partition with a later state in `known`, that state. A client
+    must not return to older metadata (KIP-320), except for a topic with another topic id."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -140,10 +134,8 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Return whether `known`, the earlier received state of a partition, has a larger leader epoch
-    than `fresh`. If `fresh` is None, the response of a slower broker does not have the partition
-    yet, and the result is True: no topic loses partitions. The result is False if the topic has no
-    topic id, because the topic may then have been recreated with fewer partitions."""
+    """Return whether the partition's state `known` has a larger leader epoch than `fresh`. `fresh`
+    None, a missing partition, counts as an older response if the topic has a topic id."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

@@ -1,8 +1,8 @@
 """The counters of producers and consumers, and their text for Prometheus.
 
-A field declares a metric, as in `pybroker/metrics.py`. The names are those that the JMX exporter
-makes from the metrics of Kafka's Java client. Metrics that the Java client does not have begin with
-`pybroker_`. The clients count once for each batch, request or response, and never for each record.
+The names are those that the JMX exporter makes from the metrics of Kafka's Java client. Other
+metrics begin with `pybroker_`. The clients count once for each batch, request or response, never
+for each record.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class ConsumerTopicMetrics:
 
 @dataclass(slots=True)
 class ProducerMetrics:
-    """The metrics of a producer since it was created. `topics` is by topic name; a topic to which
-    nothing was sent has zeros."""
+    """The metrics of a producer since it was created. `topics` is by topic name."""
 
     client_id: str
     topics: defaultdict[str, ProducerTopicMetrics] = field(
@@ -93,9 +92,8 @@ class ProducerMetrics:
 
 @dataclass(slots=True)
 class ConsumerMetrics:
-    """The metrics of a consumer since it was created. `topics` is by topic name; a topic of which
-    nothing was read has zeros. `lag` is by partition, for the assigned partitions whose lag is
-    known."""
+    """The metrics of a consumer since it was created. `topics` is by topic name. `lag` is by
+    assigned partition, if known."""
 
     client_id: str
     topics: defaultdict[str, ConsumerTopicMetrics] = field(
@@ -138,9 +136,9 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
 
 
 def prometheus_text(*metrics: ProducerMetrics | ConsumerMetrics) -> str:
-    """Return the metrics of clients in Prometheus' text format. Pass the metrics of all clients of
-    the application in one call: the text must name each metric once. The values of clients with the
-    same `client_id` are added."""
+    """Return the metrics of clients in Prometheus' text format. Pass all clients of the application
+    in one call, because the text must name each metric once. Values of clients with the same
+    `client_id` are added."""
     found: dict[Family, dict[str, Number]] = {}
     for each in metrics:
         of_client = {"client_id": each.client_id}
@@ -156,7 +154,7 @@ def prometheus_text(*metrics: ProducerMetrics | ConsumerMetrics) -> str:
 
 
 def _shown(table: Any, where: Mapping[str, str]) -> Iterator[tuple[Family, list[Line]]]:
-    """Yield each metric of `table`, an object whose fields are counters, and its lines."""
+    """Yield each metric of `table`, an object whose fields are counters, with its lines."""
     for attribute, of in families_of(type(table)).items():
         value = getattr(table, attribute)
         if isinstance(value, TimeMeter):

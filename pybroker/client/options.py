@@ -1,9 +1,6 @@
-"""The options of the clients. Each has a row with name, default, bounds and description.
-
-The names are Kafka's. Each name has two spellings, `linger.ms` as in properties files and
-`linger_ms` as in Python. Values may be text, as in properties files. An error lists all invalid
-options together.
-"""
+"""The options of the clients. Each has a row with name, default, bounds and description. A name has
+two spellings, `linger.ms` as in properties files and `linger_ms` as in Python. Values may be text.
+An error lists all invalid options together."""
 
 from __future__ import annotations
 
@@ -51,9 +48,9 @@ warning. As keyword arguments they are errors, because the program that sets one
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """A type of option values. `read` converts a value that an application gave, and raises
-    ValueError. `annotation` is the type of these values for type checkers, and `alias` a name for
-    this type (see `docs.make_keywords`)."""
+    """A type of option values. `read` converts an application's value, or raises ValueError.
+    `annotation` is the type for type checkers, and `alias` a name for it (see
+    `docs.make_keywords`)."""
 
     read: Callable[[object], T]
     annotation: str
@@ -92,8 +89,7 @@ def _text(value: object) -> str:
 
 
 def _name(value: object) -> str | None:
-    """Return the value as text. Return None for empty text, which means no value in properties
-    files."""
+    """Return the value as text; None for empty text."""
     return None if value is None else _text(value) or None
 
 
@@ -331,10 +327,9 @@ def parse_options(
     bootstrap_servers: str | Iterable[str] | None = None,
     faults: Iterable[str] = (),
 ) -> OptionsT:
-    """Return the options of a client of this kind, from the `given` names and values. If
-    `bootstrap_servers` is not None, it has precedence over the option of that name. Raises
-    ConfigError, which lists all invalid options and `faults`, the messages about other arguments of
-    the caller."""
+    """Return the options of a client of this kind. `bootstrap_servers`, unless None, has precedence
+    over the option. Raises ConfigError, which lists all invalid options and the messages `faults`
+    of the caller."""
     if bootstrap_servers is not None:
         is_text = isinstance(bootstrap_servers, str)
         addresses = bootstrap_servers if is_text else list(bootstrap_servers)
@@ -367,8 +362,8 @@ def parse_options(
 
 
 def _settle_producer(values: dict[str, object]) -> list[str]:
-    """Add to `values`, the given options of a producer, the defaults that depend on these options.
-    Return a message for each contradiction between given options."""
+    """Add the defaults that depend on the given options to `values`. Return a message for each
+    contradiction between options."""
     faults = []
     defaults = ProducerOptions()
 
@@ -406,8 +401,8 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
 
 
 def _settle_consumer(values: dict[str, Any]) -> list[str]:
-    """Add to `values`, the given options of a consumer, the defaults that depend on these options.
-    Return a message for each contradiction between given options."""
+    """Add the defaults that depend on the given options to `values`. Return a message for each
+    contradiction between options."""
     faults = []
     defaults = ConsumerOptions()
     if values.get("group_instance_id") and not values.get("group_id"):

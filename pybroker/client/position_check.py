@@ -1,10 +1,9 @@
-"""The check for log truncation after a change of leader: are the records that a consumer has read
-still in the log (KIP-320)?
+"""The check for log truncation after a change of leader (KIP-320).
 
-An unclean election may truncate records that the consumer has read. New records then get the same
-offsets, and a consumer that keeps its position would skip them. So before the first fetch in a new
-leader epoch, the consumer requests the end offset of the epoch of the last read record. All records
-that it has read beyond that offset were truncated.
+An unclean election may truncate records that the consumer has read, and a consumer that keeps its
+position would skip the new records at these offsets. So before the first fetch in a new leader
+epoch, the consumer requests the end offset of the epoch of the last read record. The records that
+it has read beyond that offset were truncated.
 """
 
 from __future__ import annotations
@@ -32,12 +31,9 @@ NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """A request to a leader about the position of one reader.
-
-    The fields have the values at the time of the request: `era` is the number of calls of the
-    reader's `jump`, `offset` is the reader's fetch offset, and `leader_epoch` is the leader's
-    epoch.
-    """
+    """A request to a leader about the position of one reader, with the values at that time. `era`
+    is the number of calls of the reader's `jump`, `offset` the fetch offset, `leader_epoch` the
+    leader's epoch."""
 
     reader: PartitionReader
     era: int
@@ -46,17 +42,14 @@ class _Question(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the position of the reader is unchanged since the request."""
+        """Whether the reader's position is unchanged since the request."""
         return (self.reader.era, self.reader.fetch_offset) == (self.era, self.offset)
 
 
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
-    """Return the offset at which the leader's log begins to differ from the records that were read.
-    Return None if it does not differ or the result is unknown.
-
-    `end` is the leader's answer: the largest leader epoch in its log that is not above the
-    requested epoch, and the end offset of that epoch. All records of later epochs were truncated.
-    """
+    """Return the offset at which the leader's log begins to differ from the records that were read;
+    None if it does not differ, or unknown. `end`: the leader's answer for the epoch of the last
+    read record."""
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
     gone = [start for epoch, start in reader.epochs if epoch > end.leader_epoch]
@@ -65,8 +58,8 @@ def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
 
 
 class PositionCheck:
-    """The check of a consumer's positions against their leaders' logs. `pause` makes a reader wait
-    for a backoff. `on_result` is called when the consumer has a new error or position."""
+    """Checks a consumer's positions against their leaders' logs. `pause` makes a reader wait for a
+    backoff. `on_result` is called when the consumer has a new error or position."""
 
     def __init__(
         self,
@@ -85,7 +78,7 @@ class PositionCheck:
         self._asking: set[TopicPartition] = set()
 
     def is_done(self, reader: PartitionReader) -> bool:
-        """Return whether the position of the reader has been checked against the present leader."""
+        """Return whether the position has been checked against the present leader."""
         info = self._cluster.view.partition(reader.topic_partition)
         if info is None or reader.fetch_epoch == NO_EPOCH:
             return True
@@ -94,8 +87,7 @@ class PositionCheck:
         return info.leader_epoch <= reader.checked_epoch
 
     def begin(self, readers: Sequence[PartitionReader]) -> None:
-        """Start to check the positions of these readers, without waiting for the result. A check
-        that is already running is not repeated."""
+        """Start to check the positions of these readers, unless a check of them runs."""
         questions = {}
         for reader in readers:
             key = reader.topic_partition

@@ -1,5 +1,5 @@
-"""The lookup of a consumer's unknown positions: the group's committed offsets, and the offsets that
-auto.offset.reset or a seek names."""
+"""The lookup of a consumer's unknown positions: the group's committed offsets, and the offsets for
+auto.offset.reset or a seek."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RESET_MOMENTS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 class PositionLookup:
     """Finds the positions of a consumer's readers. `pause` makes a reader wait for a backoff.
-    `on_result` is called when the consumer has a new error or position. `find_committed` is None if
-    the consumer has no group."""
+    `on_result` is called when the consumer has a new error or position. `find_committed` is None
+    without a group."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class PositionLookup:
         """The partitions whose position a task looks up."""
 
     def begin(self, reader: PartitionReader) -> None:
-        """Let a new reader begin at the group's committed offset. Without a group or a committed
-        offset, it begins as auto.offset.reset says."""
+        """Let a new reader begin at the group's committed offset, else as auto.offset.reset
+        says."""
         if self.find_committed is not None:
             reader.initial = True
         else:
@@ -64,8 +64,8 @@ class PositionLookup:
         self._look_up_positions(readers, now)
 
     def reset(self, reader: PartitionReader, reason: str) -> None:
-        """Drop the position, and find a new one as auto.offset.reset says. If auto.offset.reset is
-        none, set the error OffsetUnavailable instead."""
+        """Drop the position, and find a new one as auto.offset.reset says. If it is none, set the
+        error OffsetUnavailable."""
         policy = self._options.auto_offset_reset
         moment = RESET_MOMENTS.get(policy)
         if moment is None:

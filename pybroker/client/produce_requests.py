@@ -1,5 +1,4 @@
-"""The encoding of the producer's batches, and of the requests that carry them. This module does no
-I/O."""
+"""The encoding of the producer's batches, and of the requests that carry them."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ from pybroker.wire.messages.produce import (
 
 
 def compress_batch(batch: ProducerBatch, codec: Codec) -> Generator[int, None, None]:
-    """Compress the records of a closed batch, and set the batch's `payload` at the end. Each step
-    takes a few milliseconds. After each step yield the number of bytes that the step has
-    compressed."""
+    """Compress the records of a closed batch, and set its `payload` at the end. Yield the number of
+    bytes after each step, which takes a few milliseconds."""
     payload = yield from compress_steps(codec, batch.records.encoded())
     if batch.outcome is None:
         batch.payload = payload

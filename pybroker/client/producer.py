@@ -1,5 +1,4 @@
-"""The public producer. It accepts records, and returns for each a delivery, which gives its
-position in the log."""
+"""The public producer. It accepts records, and returns a delivery for each."""
 
 from __future__ import annotations
 
@@ -62,17 +61,17 @@ class Producer(Generic[Key_contra, Value_contra]):
             delivery = await producer.send("orders", b"...", key=b"42")
             print((await delivery).offset)
 
-    The keyword arguments are those of `ProducerKeywords`. Records of one partition are
-    stored in the order of `send`; with idempotence (the default) retries add no duplicates.
+    The keyword arguments are those of `ProducerKeywords`. Records of one partition are stored in
+    the order of `send`; with idempotence (the default) retries add no duplicates.
 
     `key_serializer` and `value_serializer` make the bytes of keys and values for all calls but
     `send_arrow`. Each is a function of the key or value, or an object with a method
     `serialize(topic, value)` or `serialize(topic, headers, value)`. It is called for None, too. If
     it raises, the call raises SerializationFailed.
 
-    The end of the `async with` block waits for the delivery of the accepted records, as `close`
-    does. If an exception or a cancellation ends the block, undelivered records fail at once, as
-    with `close(0)`. To deliver them, await `flush` before the block ends.
+    The end of the `async with` block waits for the delivery of the accepted records. If an
+    exception or a cancellation ends the block, undelivered records fail at once, as with
+    `close(0)`. To deliver them, await `flush` before the block ends.
     """
 
     def __init__(
@@ -90,10 +89,11 @@ class Producer(Generic[Key_contra, Value_contra]):
         """Parse the options. Raises ConfigError with all invalid options.
 
         `partitioner` is a function that gets a topic's metadata, the bytes of a key and of a value,
-        and returns the partition for the record, or None to use the default. The default for a
-        record with a key is the Java client's partition for this key. Records without a key go to
-        one partition after the other. `on_metrics` is a plain or an async function that gets the
-        metrics every statistics.interval.ms, and at the end of `close`."""
+        and returns the partition, or None for the default: with a key the Java client's partition
+        for this key, without a key one partition after the other. `on_metrics` is a plain or an
+        async function that gets the metrics every statistics.interval.ms, and at the end of
+        `close`.
+        """
         faults: list[str] = []
         self._serializers = Serializers.of(key_serializer, value_serializer, faults)
         self.options = parse_options(ProducerOptions, options, bootstrap_servers, faults)
@@ -132,10 +132,10 @@ class Producer(Generic[Key_contra, Value_contra]):
         self._running = True
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Deliver the accepted records within `timeout_s` seconds, and close the producer. None
-        means delivery.timeout.ms, within which every record succeeds or fails. With 0 no more
-        records are sent. Records that are still undelivered at the end or when the call is
-        cancelled fail. An open transaction is aborted, unless `timeout_s` is 0. Idempotent."""
+        """Deliver the accepted records within `timeout_s` seconds (None: delivery.timeout.ms), and
+        close the producer. With 0 no more records are sent. Records that are still undelivered at
+        the end, or when the call is cancelled, fail. An open transaction is aborted, unless
+        `timeout_s` is 0. Idempotent."""
         was_running, self._running = self._running, False
         self._appender.check_again()
         try:
@@ -181,12 +181,11 @@ class Producer(Generic[Key_contra, Value_contra]):
         `timestamp_ms` is in ms since 1970, None means now.
 
         The call waits for the metadata of the topic and for free memory, at most max.block.ms. If
-        it is cancelled during this time, the record is not accepted. If a batch is full, the call
-        accepts the record and then yields to the event loop once. If it is cancelled at this point,
-        the record is still sent, and `flush` and `close` wait for it.
+        it is cancelled meanwhile, the record is not accepted. If the record fills a batch, the call
+        then yields to the event loop once; after a cancellation there, the record is still sent.
 
-        Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and TypeError for text:
-        encode it first; ValueError for a time or a header's name that no record can hold). With a
+        Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed; TypeError for text (encode
+        it first); ValueError for a time or a header's name that no record can hold. With a
         transactional.id, raises the errors of `commit_transaction`. The delivery raises
         DeliveryFailed.
         """
@@ -214,9 +213,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send a record, and return its position in the log once it is delivered. Many calls one
-        after the other are slow, because each waits for its own batch. If the call is cancelled
-        while it waits, the record is still sent. Raises DeliveryFailed, and the errors of
-        `send`."""
+        after the other are slow, because each waits for its own batch. After a cancellation the
+        record is still sent. Raises DeliveryFailed, and the errors of `send`."""
         delivery = await self.send(
             topic,
             value,
@@ -238,11 +236,10 @@ class Producer(Generic[Key_contra, Value_contra]):
         timestamp_ms: int | None = None,
     ) -> Delivery:
         """Accept a record without waiting, and return its delivery. Raises WouldBlock if the
-        metadata of the topic is not known yet or buffer.memory is full: `await send(...)` then
-        waits and accepts the record. Raises also the errors of `send`.
+        metadata of the topic is unknown or buffer.memory is full, and the errors of `send`.
 
-        Records are sent only while the application awaits something, because the sender runs in the
-        same event loop. So await something from time to time between many calls.
+        Records are sent only while the application awaits something, so await something between
+        many calls.
         """
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
@@ -262,14 +259,13 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Accept a record for each value, with the key at the same place in `keys`, and return
+        """Accept a record for each value, with the key at the same index in `keys`, and return
         their deliveries. This takes a fraction of the time of a `send` for each record.
 
-        All records are checked before the first one is accepted. The call waits for memory when it
-        needs to, at most max.block.ms in total. If it is cancelled or raises BufferExhausted, some
-        of the first records may already be accepted. These are sent. The attribute `accepted` of
-        BufferExhausted is their number. Raises the errors of `send`, and ValueError if the numbers
-        of keys and values differ.
+        All records are checked before the first one is accepted. The call waits for memory, at most
+        max.block.ms in total. If it is cancelled or raises BufferExhausted, the first records may
+        already be accepted, and are sent; BufferExhausted has their number in `accepted`. Raises
+        the errors of `send`, and ValueError if the numbers of keys and values differ.
         """
         if self._serializers is not None:
             columns = keys, values, partition, self._give_way
@@ -303,13 +299,14 @@ class Producer(Generic[Key_contra, Value_contra]):
         optionally key, both binary or text (stored as UTF-8). Needs pyarrow.
 
         Raises ValueError for other columns: choose with `batch.select(["key", "value"])`. Raises
-        also the errors of `send_many`. Then some of the first records may be accepted."""
+        the errors of `send_many`, after which the first records may be accepted.
+        """
         keys, values = keys_and_values(batch)
         return await self._send_columns(topic, values, keys, partition, timestamp_ms)
 
     async def flush(self) -> None:
-        """Send all batches without waiting for linger.ms. Return as soon as each record that `send`
-        accepted before this call has succeeded or failed. The deliveries have the results."""
+        """Send all batches without waiting for linger.ms. Return when each record that was accepted
+        before this call has succeeded or failed; the deliveries have the results."""
         self._check_running()
         await self._flush()
 
@@ -321,8 +318,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         return sorted((await self._cluster.topic(topic, deadline)).partitions)
 
     def metrics(self) -> ProducerMetrics:
-        """Return the metrics of the producer, as they are now. `prometheus_text` makes a text of
-        them. Any other thread must not call this method."""
+        """Return the present metrics of the producer, for example for `prometheus_text`. Call this
+        only in the producer's thread."""
         return self._outcomes.metrics(self._sender.in_flight)
 
     # Transactions
@@ -331,10 +328,7 @@ class Producer(Generic[Key_contra, Value_contra]):
     async def transaction(self) -> AsyncIterator[Self]:
         """Return an async context manager for one transaction: the end of the block commits. If an
         exception or a cancellation ends the block, or the commit fails, the transaction is aborted,
-        and the exception leaves the block.
-
-        If an earlier block could not complete its abort, that abort is completed first. Raises the
-        errors of `commit_transaction`."""
+        and the exception leaves the block. Raises the errors of `commit_transaction`."""
         transactions = self._need_transactions("transaction")
         if transactions.state is State.ABORTING:
             await self.abort_transaction()
@@ -347,7 +341,7 @@ class Producer(Generic[Key_contra, Value_contra]):
             raise
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Raises TransactionConflict if one is open, ProducerFenced,
+        """Begin a transaction. Raises TransactionConflict if one is open; ProducerFenced,
         FatalTransactionError, Closed."""
         self._check_running()
         self._need_transactions("begin_transaction").begin()
@@ -357,12 +351,13 @@ class Producer(Generic[Key_contra, Value_contra]):
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group: GroupMetadata | str,
     ) -> None:
-        """Commit offsets of a consumer group as part of the transaction. An offset is that of the
-        next record to read. `group` is the result of `Consumer.group_metadata`, with which the
-        broker refuses offsets from a member that has left its generation (KIP-447), or a group id.
+        """Commit offsets of a consumer group, each that of the next record to read, as part of the
+        transaction. `group` is a group id, or the result of `Consumer.group_metadata`, with which
+        the broker refuses offsets from a member that has left its generation (KIP-447).
 
         After any failure the transaction can only be aborted. Raises the errors of
-        `commit_transaction`, and ValueError for a negative offset."""
+        `commit_transaction`, and ValueError for a negative offset.
+        """
         self._check_running()
         transactions = self._need_transactions("send_offsets")
         chosen = {
@@ -393,8 +388,7 @@ class Producer(Generic[Key_contra, Value_contra]):
         await transactions.abort(self._outcomes.emptied, self._appender.deadline())
 
     async def _abort_open(self, transactions: TransactionManager) -> None:
-        """Abort the open transaction, if there is one. A failure is only logged, so that it does
-        not hide the exception that caused the abort."""
+        """Abort the open transaction, if there is one. A failure is only logged."""
         if not transactions.must_abort:
             return
         try:
@@ -453,8 +447,7 @@ class Producer(Generic[Key_contra, Value_contra]):
 
     async def _abort(self, reason: BaseException) -> None:
         """Close without waiting for deliveries, because the exception `reason` ends the
-        application's block. One log line reports all records that fail, because the application
-        possibly never awaits their deliveries."""
+        application's block. Log one line about all records that fail."""
         try:
             await self.close(0)
         finally:
@@ -482,7 +475,7 @@ class Producer(Generic[Key_contra, Value_contra]):
         self._sender.wake()
 
     async def _give_way(self) -> None:
-        """Yield to the event loop once, so that the sender and other tasks run."""
+        """Yield to the event loop once."""
         self._sent_in_turn = 0
         self._appender.filled = False
         await asyncio.sleep(0)

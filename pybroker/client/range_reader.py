@@ -1,9 +1,6 @@
-"""A reader of exact offset ranges for blocking code, such as a Spark task. It uses no group, and
-fetches while the caller decodes.
-
-A separate thread owns the connections and fetches ahead until the buffer is full. The reader
-returns whole batches with correct checksums, unchanged.
-"""
+"""A reader of exact offset ranges for blocking code, such as a Spark task, without a group. A
+separate thread fetches ahead while the caller decodes. The reader returns whole batches with
+correct checksums, unchanged."""
 
 from __future__ import annotations
 
@@ -99,11 +96,11 @@ class RangeReader:
         loop.close()
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
-        """Yield the header and the bytes of each data batch of the range, in order. Transaction
-        markers and, with read_committed, aborted batches are omitted. Only the records from the
-        offset in the attribute `first_offset` up to, not including, the end of the range belong to
-        the range. If the range has counts of its records, each counted part is compared with its
-        count after it was read. Raises RangeFailed, NoBrokers and other ClientErrors."""
+        """Yield the header and the bytes of each data batch of the range, in order, without
+        transaction markers and, with read_committed, aborted batches. Only the records from the
+        attribute `first_offset` up to, not including, the end of the range belong to the range.
+        Each counted part of the range is compared with its count. Raises RangeFailed, NoBrokers and
+        other ClientErrors."""
         loop = self._loop
         if loop is None or loop.is_closed():
             raise Closed("the range reader is not open: use it in a with block")
@@ -192,9 +189,8 @@ class Waiting:
             self._changed.notify()
 
     def get(self) -> tuple[int, list[Batch]] | None:
-        """Wait for the next batches, and return them with the first offset that belongs to the
-        range. Return None at the end. After all earlier batches, raises the error with which
-        fetching ended."""
+        """Wait for the next batches. Return (first offset that belongs to the range, batches); None
+        at the end. Raises the error with which fetching ended, after all earlier batches."""
         with self._changed:
             while not self._answers and not self._has_ended:
                 self._changed.wait()
@@ -210,8 +206,7 @@ class Waiting:
 
 
 def merged(gaps: list[Gap]) -> list[Gap]:
-    """Return the offset ranges `gaps` sorted, with overlapping ranges merged, so that each offset
-    occurs once."""
+    """Return the offset ranges sorted, with overlapping ranges merged."""
     found: list[Gap] = []
     for first, beyond in sorted(gaps):
         if found and first <= found[-1][1]:

@@ -1,6 +1,5 @@
-"""The consumer's calls that read records. A call waits for fetched records, decodes them in turns
-of a few milliseconds, and returns them. Rebalances and automatic commits are done at the start of a
-call."""
+"""The consumer's calls that read records. A call does rebalances and automatic commits, waits for
+fetched records, decodes them in turns of a few milliseconds, and returns them."""
 
 from __future__ import annotations
 
@@ -212,7 +211,7 @@ class Reading:
         return found
 
     def _readers(self, partitions: tuple[TopicPartition, ...] = ()) -> Iterable[PartitionReader]:
-        """Return the readers of these partitions, or of all. Raises NotAssigned."""
+        """Return the readers of these partitions (none given: all). Raises NotAssigned."""
         return self._fetcher.chosen(partitions) if partitions else self._fetcher.readers.values()
 
     def _with_data(self, partitions: tuple[TopicPartition, ...]) -> list[PartitionReader]:

@@ -1,9 +1,8 @@
-"""Splits the bytes that a broker sends into the frames of its responses. This module does no I/O.
+"""Splits the bytes that a broker sends into the frames of its responses.
 
-The event loop passes each piece of bytes as it arrives. A frame that arrives whole in one piece, as
-most do, is not copied. For a large frame, one buffer of the frame's size is allocated, and the
-event loop receives into it directly. Collecting the pieces and joining them at the end would
-instead block other tasks for tens of milliseconds.
+A frame that arrives whole in one piece, as most do, is not copied. For a large frame, the event
+loop receives into one buffer of the frame's size. Joining pieces at the end would block other tasks
+for tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ RECEIVED_BYTES_MAX: Final = 256 * 1024
 
 
 class ResponseFrames:
-    """The bytes of one connection that have arrived and do not belong to a complete frame yet."""
+    """The received bytes of one connection that do not belong to a complete frame yet."""
 
     def __init__(self, check: Callable[[int], None], deliver: Callable[[memoryview], None]) -> None:
-        """`check` is called once with the length (bytes) of each frame, as soon as the length has
-        arrived. It raises an exception if the frame is not acceptable. `deliver` receives each
-        complete frame, without its length."""
+        """`check` gets the length (bytes) of each frame as soon as it has arrived, and raises an
+        exception if the frame is not acceptable. `deliver` gets each complete frame, without its
+        length."""
         self._check = check
         self._deliver = deliver
         self._pieces: list[bytes] = []
@@ -46,8 +45,8 @@ class ResponseFrames:
         return self._held_bytes > 0
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes, and deliver the frames that are complete now. Raises the exceptions
-        of `check` and `deliver`; after an exception `feed` must not be called again."""
+        """Take the next bytes, and deliver the complete frames. Raises the exceptions of `check`
+        and `deliver`; after an exception `feed` must not be called again."""
         if self._large is not None:
             room = self._large[self._held_bytes :]
             fitting = len(room) if len(data) > len(room) else len(data)
@@ -86,13 +85,13 @@ class ResponseFrames:
             self._held_bytes = len(rest)
 
     def room(self) -> memoryview | None:
-        """Return the memory for the rest of a large frame, into which the next bytes may be
-        received. Return None if the next bytes must be passed to `feed`."""
+        """Return the memory for the rest of a large frame, to receive into; None: pass the next
+        bytes to `feed`."""
         return None if self._large is None else self._large[self._held_bytes :]
 
     def filled(self, count: int) -> None:
-        """Take the next `count` bytes, which were received into `room`. Deliver the frame if it is
-        complete. Raises the exceptions of `deliver`."""
+        """Take the next `count` bytes, which were received into `room`, and deliver the frame if it
+        is complete. Raises the exceptions of `deliver`."""
         assert self._large is not None
         self._held_bytes += count
         if self._held_bytes == len(self._large):
@@ -102,8 +101,8 @@ class ResponseFrames:
 
 
 class ResponseReceiver(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
-    """The asyncio protocol of a client's connection. It passes received bytes on at once; an
-    `asyncio.StreamWriter` on it writes requests."""
+    """The asyncio protocol of a client's connection, on which an `asyncio.StreamWriter` writes
+    requests."""
 
     def __init__(self) -> None:
         self._unused = asyncio.StreamReader()
@@ -126,8 +125,7 @@ class ResponseReceiver(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
         return self._unused
 
     def data_received(self, data: bytes) -> None:
-        """Take the next bytes. uvloop calls this method: if a protocol class has it, uvloop does
-        not use `get_buffer`."""
+        """Take the next bytes. uvloop calls this in place of `get_buffer`."""
         self.on_data(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -1,16 +1,14 @@
 """The sequence numbers of an idempotent producer in one partition (KIP-98).
 
-A broker accepts a batch only if its first sequence number follows the last stored number. A lower
-number is a duplicate, a higher number leaves a gap. Two situations need a reset of the numbers:
+A broker accepts a batch only if its first sequence number follows the last stored number. Two
+situations need a reset of the numbers:
 
 - A failed batch may leave a gap. The partition is then `unresolved`: batches with numbers keep them
   and are retried, and new batches wait. If the gap remains after the last batch with a number, the
   producer resets the numbers in a new epoch (KIP-360).
-- The broker reports that the first batch in flight does not follow the last stored batch, because
-  the broker has lost earlier batches. The partition is then `restarting`: the producer waits for
-  the responses of all batches in flight, and then resets the numbers.
-
-This module does no I/O.
+- The broker has lost earlier batches, so that the first batch in flight does not follow the last
+  stored batch. The partition is then `restarting`: the producer waits for the responses of all
+  batches in flight, and then resets the numbers.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ def add(sequence: int, count: int) -> int:
 
 class SequenceState:
     """The sequence numbers of one partition. Invariant: all numbers below `next_sequence` are
-    assigned to batches. `last_acknowledged` is the highest number that a broker has acknowledged,
-    -1 for none in this epoch. `unresolved` and `restarting` are explained above."""
+    assigned to batches. `last_acknowledged` is the highest acknowledged number, -1 for none in this
+    epoch."""
 
     def __init__(self) -> None:
         self.producer_id = -1
@@ -46,27 +44,24 @@ class SequenceState:
         self.restarting = False
 
     def assign(self, count: int) -> int:
-        """Assign the next `count` sequence numbers to a new batch, and return the first of them."""
+        """Assign the next `count` sequence numbers, and return the first."""
         first = self.next_sequence
         self.next_sequence = add(first, count)
         return first
 
     def acknowledge(self, base_sequence: int, count: int) -> None:
-        """Note that the broker has stored `count` records from the number `base_sequence` on.
-
-        A response of an earlier leader may arrive after the next leader's response to a later
-        batch. So `last_acknowledged` never decreases.
-        """
+        """Record that the broker has stored `count` records from the number `base_sequence` on. A
+        late response of an earlier leader does not lower `last_acknowledged`."""
         last = add(base_sequence, count - 1)
         behind = (self.last_acknowledged - last) % SEQUENCE_COUNT
         if self.last_acknowledged < 0 or behind >= SEQUENCE_COUNT // 2:
             self.last_acknowledged = last
 
     def is_next(self, base_sequence: int) -> bool:
-        """Return whether the sequence number follows the last acknowledged number."""
+        """Return whether the number follows the last acknowledged one."""
         return base_sequence == add(self.last_acknowledged, 1)
 
     def has_hole(self) -> bool:
-        """Return whether the broker has not acknowledged the last assigned numbers. Must be called
-        only when no batch with a number waits or is in flight."""
+        """Return whether the last assigned numbers are not acknowledged. Call this only when no
+        batch with a number waits or is in flight."""
         return self.next_sequence != add(self.last_acknowledged, 1)

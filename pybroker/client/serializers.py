@@ -1,5 +1,5 @@
-"""The serializers of a producer: functions of the application that make bytes of keys and values.
-As in kafka-python and aiokafka, they are also called for None."""
+"""The serializers of a producer: functions of the application that make bytes of keys and values,
+and also of None."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class Serializer(Protocol[T_contra]):
     """An object that serializes the keys or the values of a producer."""
 
     def serialize(self, topic: str, value: T_contra, /) -> Buffer | None:
-        """Return the bytes of a key or value, or None for a null key or value. This method is also
-        called if `value` is None."""
+        """Return the bytes of a key or value, which may be None; None for a null key or value."""
 
 
 class SerializerWithHeaders(Protocol[T_contra]):
-    """A serializer that also gets the headers of the record, as (name, content)."""
+    """A serializer that also gets the headers of the record, as (name, content) pairs."""
 
     def serialize(self, topic: str, headers: Headers, value: T_contra, /) -> Buffer | None: ...
 
@@ -44,9 +43,9 @@ SerializerLike = (
 
 
 def converter(name: str, given: object, method: str, faults: list[str]) -> Convert | None:
-    """Return the application's serializer or deserializer in its general form. `given` is the
-    argument `name`: a function of one argument, or an object with the method `method`. Add a
-    message to `faults` for anything else. Return None if `given` is None."""
+    """Return the application's serializer or deserializer in a general form; None if `given` is
+    None. `given` is the argument `name`: a function of one argument, or an object with the method
+    `method`. Add a message to `faults` for anything else."""
     if given is None:
         return None
     if is_property(name, given):
@@ -91,8 +90,8 @@ class Serializers:
 
     @classmethod
     def of(cls, key: object, value: object, faults: list[str]) -> Self | None:
-        """Return the application's serializers, or None if it gave none. Add a message to `faults`
-        for each argument that is not a serializer."""
+        """Return the application's serializers; None without any. Add a message to `faults` for an
+        argument that is no serializer."""
         found = cls(
             converter("key_serializer", key, "serialize", faults),
             converter("value_serializer", value, "serialize", faults),
@@ -122,7 +121,7 @@ class Serializers:
         partition: int | None,
         give_way: Callable[[], Awaitable[None]],
     ) -> tuple[Iterable[Any] | None, Iterable[Any]]:
-        """Return the serialized keys and values of `send_many`. Call `give_way` from time to time.
+        """Return the serialized keys and values of `send_many`. Calls `give_way` from time to time.
         Raises SerializationFailed."""
         rows = list(values)
         if self.key is not None:

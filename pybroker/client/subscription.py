@@ -1,9 +1,8 @@
 """The state of each assigned partition of a consumer, and its fetched records.
 
-Fetched batches are decoded in steps, each of which takes a few milliseconds at most, so that the
-consumer can let other tasks run in between. Only `take` and `take_columns` move the position: a
-call that is cancelled between two steps loses no record. This module does no I/O; `fetcher` sends
-the requests.
+Fetched batches are decoded in steps of a few milliseconds, so that other tasks can run in between.
+Only `take` and `take_columns` move the position: a call that is cancelled between two steps loses
+no record.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ Wrap = Callable[[ConsumerRecord], ConsumerRecord[Any, Any]]
 
 
 class Rules(NamedTuple):
-    """The choice of the records that the application gets. With `committed_only`, records of
-    aborted transactions are omitted. `wrap` turns each decoded record into the application's
-    record, for example by deserializers."""
+    """The choice of the records that the application gets. `committed_only` omits records of
+    aborted transactions. `wrap` turns each decoded record into the application's record."""
 
     check_crcs: bool
     committed_only: bool
@@ -65,9 +63,8 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work that a call may still do before it lets other tasks run. It is counted as a cost in
-    bytes, not as a time, so that the speed of the machine does not decide which records a call
-    returns."""
+    """The work that a call may still do before it lets other tasks run, as a cost in bytes, so that
+    the speed of the machine does not decide which records a call returns."""
 
     left: int = BYTES_PER_TURN
 
@@ -123,9 +120,8 @@ class PartitionReader:
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
     ) -> None:
-        """Set the position to `offset`, or, with None, let the fetcher find it by the timestamp
-        `reset`. Fetched records are dropped. `leader_epoch` is the epoch of the last record before
-        the position."""
+        """Set the position to `offset` (None: the fetcher finds it by the timestamp `reset`), and
+        drop fetched records. `leader_epoch` is that of the last record before the position."""
         self.era += 1
         self.initial = False
         self.position = offset
@@ -145,8 +141,8 @@ class PartitionReader:
         return sum(data.rest_bytes for data in self.buffered)
 
     def add(self, fetched: FetchedData) -> bool:
-        """Store the batches of a Fetch response. Return False if the response has no whole batch at
-        or above `fetch_offset`."""
+        """Store the batches of a Fetch response. Return False if it has no whole batch at or above
+        `fetch_offset`."""
         next_offset, epochs = outline_batches(fetched.data, self.fetch_offset)
         if next_offset < 0:
             return False
@@ -163,8 +159,8 @@ class PartitionReader:
         return len(self.ready) - self.ready_at
 
     def decode(self, count: int, turn: Turn, rules: Rules) -> bool:
-        """Decode fetched records until `count` are ready. Return False if the work of `turn` is
-        used up before that. At a damaged batch, set `problem`."""
+        """Decode fetched records until `count` are ready. Return False if `turn` is used up before.
+        At a damaged batch, set `problem`."""
         if self.columns is not None:
             self._decode_again()
         while self.ready_count < count and self.problem is None:
@@ -178,7 +174,7 @@ class PartitionReader:
         return True
 
     def take(self, limit: int) -> list[ConsumerRecord[Any, Any]]:
-        """Return up to `limit` of the decoded records, and move the position behind them."""
+        """Return up to `limit` decoded records, and move the position behind them."""
         start, self.ready_at = self.ready_at, min(self.ready_at + limit, len(self.ready))
         taken = self.ready
         if start or self.ready_at < len(taken):
@@ -200,9 +196,9 @@ class PartitionReader:
         return record
 
     def decode_columns(self, bytes_max: int, turn: Turn, rules: Rules, *, headers: bool) -> bool:
-        """Decode whole fetched batches into `columns` until `columns` has `bytes_max` bytes.
-        `headers` adds a column of record headers. The result, and the handling of damaged batches,
-        are as in `decode`."""
+        """Decode whole fetched batches into `columns` until these have `bytes_max` bytes, with a
+        column of headers if `headers`. Return False if `turn` is used up before. At a damaged
+        batch, set `problem`."""
         if self.ready or (self.columns is not None and self.columns.has_headers != headers):
             self._decode_again()
         while self.problem is None:
@@ -224,12 +220,11 @@ class PartitionReader:
 
     @property
     def columns_bytes(self) -> int:
-        """The approximate size of the decoded columns."""
+        """The approximate size of the decoded columns, in bytes."""
         return 0 if self.columns is None else self.columns.size + ROW_BYTES * self.columns.rows
 
     def take_columns(self) -> Columns | None:
-        """Return the decoded columns, and move the position behind them. Return None if they have
-        no rows."""
+        """Return the decoded columns, and move the position behind them; None without rows."""
         if self.columns is None or not self.columns.rows or self.inside_batch:
             return None
         self.counters.records += self.columns.rows
@@ -239,9 +234,8 @@ class PartitionReader:
 
     def lag(self, *, committed_only: bool) -> int | None:
         """Return the number of offsets from the position to the high watermark (with
-        `committed_only`, to the last stable offset) of the last Fetch response. Return None if the
-        position or the other offset is unknown. Return 0 if the position is above the offset in the
-        response."""
+        `committed_only`, to the last stable offset) of the last Fetch response, at least 0; None if
+        unknown."""
         end = self.last_stable_offset if committed_only else self.high_watermark
         if self.position is None or end < 0:
             return None
@@ -252,11 +246,11 @@ class PartitionReader:
 
     @property
     def is_decoded(self) -> bool:
-        """Whether there are decoded records or columns that are not taken."""
+        """Whether decoded records or columns are not taken yet."""
         return self.ready_count > 0 or (self.columns is not None and self.columns.rows > 0)
 
     def _taken(self) -> None:
-        """Forget the decoded records if the application has taken all of them."""
+        """Forget the decoded records if all are taken."""
         if self.is_decoded:
             return
         self.counters.records += self.ready_at
@@ -265,8 +259,8 @@ class PartitionReader:
             self._skip_to(*self.end)
 
     def _skip_to(self, offset: int, leader_epoch: int) -> None:
-        """Move the position to `offset`, the end of batches without records for the application, as
-        soon as all decoded records before it are taken."""
+        """Move the position to `offset`, the end of batches without records for the application,
+        when all decoded records before it are taken."""
         if self.is_decoded:
             self.end = offset, leader_epoch
         else:
@@ -274,16 +268,15 @@ class PartitionReader:
             self.end = None
 
     def drop_decoded(self) -> None:
-        """Drop what is decoded and not taken."""
+        """Drop decoded records or columns that are not taken."""
         self.counters.records += self.ready_at
         self.ready, self.ready_at = [], 0
         self.columns = self.decoding = self.end = None
         self.inside_batch = False
 
     def _decode_again(self) -> None:
-        """Drop the decoded records or columns that were not taken. The next call decodes the
-        batches again from the position on, into the other form. If the fetched batches are no
-        longer there, they are fetched again."""
+        """Drop decoded records or columns that are not taken, so that the next call decodes from
+        the position on, into the other form."""
         first = self.ready[self.ready_at].offset if self.ready_count else -1
         is_lost = self.is_decoded and not (
             self.end is None and self.buffered and self.buffered[0].go_back(first)
@@ -301,7 +294,7 @@ class PartitionReader:
             turn.left -= cost
 
     def _unpack(self, rules: Rules, keep: Keep) -> Iterator[int]:
-        """Decode the fetched batches that have records for the application, by `keep`. Yield the
+        """Decode by `keep` the fetched batches that have records for the application. Yield the
         cost of each step."""
         while self.buffered:
             fetched = self.buffered[0]
@@ -378,8 +371,8 @@ class PartitionReader:
 def _add_slices(
     columns: ColumnBuilder, payload: Buffer, header: BatchHeader, first_offset: int
 ) -> Generator[int, None, int]:
-    """Add the records of a large batch to the columns. `payload` was checked. Return the number of
-    added rows."""
+    """Add the records of a large batch, whose `payload` was checked, to the columns. Return the
+    number of rows."""
     position = rows = 0
     left = header.record_count
     while left:
@@ -394,8 +387,8 @@ def _add_slices(
 
 
 def _check_crc(header: BatchHeader, batch: memoryview) -> Iterator[int]:
-    """Check the checksum of a batch piece by piece. After each piece but the last yield its size in
-    bytes, so that the caller can let other tasks run. Raises CorruptionError if it is wrong."""
+    """Check the checksum of a batch piece by piece. Yield the size in bytes after each piece but
+    the last. Raises CorruptionError."""
     value = 0
     position = CHECKED_POSITION
     while len(batch) - position > CHECKED_BYTES:

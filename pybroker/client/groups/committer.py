@@ -72,9 +72,9 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes. `in_hand`: partition -> first
-        offset that the last call returned, and that is committed in place of the position. A
-        partition whose position the application itself has committed is omitted."""
+        """Return the offsets to commit when the consumer closes: the positions, but for a partition
+        in `in_hand` the offset there, because the records from there on may not be processed. Such
+        a partition is omitted if the application has committed its position."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._requested.get(key) == places[key]:
