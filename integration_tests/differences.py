@@ -27,7 +27,6 @@ from integration_tests.difference_lines import (
 )
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "compatibility.rst"
-_INTRODUCTION: Final = "Differences between pybroker's and Apache Kafka's command line tools, for"
 _HEADING: Final = "What the tools do differently\n-----------------------------\n\n"
 
 
@@ -456,7 +455,7 @@ def render() -> str:
     """Return the rows in the form of `docs/compatibility.rst`."""
     parts = []
     for tool in dict.fromkeys(row.tool for row in DIFFERENCES.values()):
-        parts.append(f"{tool}\n{'~' * len(tool)}\n\n{_INTRODUCTION} {tool}:\n")
+        parts.append(f"{tool}\n{'~' * len(tool)}\n")
         for name, row in DIFFERENCES.items():
             if row.tool == tool:
                 text = f"**{name}**: {row.what} *Why:* {row.reason}"
