@@ -11,7 +11,7 @@ from pybroker.storage.segment import SCRUB_BYTES, Segment
 
 class Blocks:
     """A closed segment as blocks of whole batches. The caller processes the batches in `data` from
-    `position` on, and moves `position` behind them or calls `take` for one batch."""
+    `position` on, and advances `position`, or calls `take` for one batch."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -22,8 +22,8 @@ class Blocks:
         """The position in `data` of the next batch."""
 
     def has_more(self) -> bool:
-        """Return whether the segment has another batch. If it has, the batch begins at `position`
-        in `data`. Raises CorruptionError at an invalid header, and StorageError."""
+        """Return whether the segment has another batch, which then begins at `position` in `data`.
+        Raises CorruptionError at an invalid header, and StorageError."""
         left = len(self.data) - self.position
         if left >= HEADER_SIZE and read_header(self.data, self.position).size <= left:
             return True

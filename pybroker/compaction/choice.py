@@ -1,4 +1,4 @@
-"""Decides which part of a log may be cleaned, and which log is cleaned next."""
+"""Decides which part of a log may be compacted, and which log is compacted next."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from pybroker.storage.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The part of a log that one pass of the log cleaner cleans: the first `segments` of the log,
-    up to the offset `end`. The dirty part begins at `first_dirty`; earlier passes have cleaned the
-    records below it. `dirty_bytes` is the size of the segments with dirty records, and
-    `dirty_ratio` is their share of the bytes in `segments`. `generation` is the log's generation at
-    the time of the choice: a truncation changes it. `last_batches` maps each known producer id to
-    the last offset of the producer's last batch, or to None if that is a marker."""
+    """The part of a log that one pass of the log cleaner compacts: the first `segments`, up to the
+    offset `end`. Records from `first_dirty` on were not compacted before. `dirty_bytes` is the size
+    of their segments, `dirty_ratio` the share of `dirty_bytes` in the size of `segments`.
+    `generation` changes with each truncation of the log. `last_batches`: producer id -> last offset
+    of the producer's last batch, None if that is a marker."""
 
     log: Log
     segments: tuple[Segment, ...]
@@ -29,16 +28,9 @@ class Plan:
 
 
 def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> Plan | None:
-    """Return the part of the log that is due for cleaning, or None. A log is due if its share of
-    dirty bytes exceeds min.cleanable.dirty.ratio, or if its first dirty segment is older than
-    max.compaction.lag.ms. A log that is damaged, failed or not compacted is never due.
-
-    The cleaner cleans only whole segments. Such a segment is closed and durable. It ends at or
-    below the high watermark, and at or below the first offset of every open transaction. Its
-    records are at least min.compaction.lag.ms old.
-
-    `cleaned_to` is the log's offset in cleaner-offset-checkpoint. If it lies outside the log, or is
-    None, the whole log is dirty. Must be called on the event loop. May raise StorageError."""
+    """Return the part of the log that is due for compaction, or None. `cleaned_to` is the log's
+    offset in cleaner-offset-checkpoint; None or an offset outside the log means that the whole log
+    is dirty. Call this on the event loop. May raise StorageError."""
     config = log.config
     if not config.compacts or log.failure is not None or log.damage is not None:
         return None
@@ -64,9 +56,8 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
 
 
 def waits_for_change(config: LogConfig) -> bool:
-    """Return True if a log that is not due can become due only by a change of the log, of its high
-    watermark or of its configuration. Return False if it may also become due by the passing of
-    time, because it has a compaction lag."""
+    """Return whether only a change of the log, its high watermark or its configuration can make it
+    due for compaction. Return False if the passing of time can, because of a compaction lag."""
     return config.min_compaction_lag_ms == 0 and config.max_compaction_lag_ms == NEVER
 
 

@@ -1,6 +1,5 @@
-"""The log cleaner of one broker. It chooses the log with the largest share of dirty bytes (bytes
-that no pass has cleaned yet), cleans this log, and chooses the next one.
-"""
+"""The log cleaner of one broker. It compacts the log with the largest share of dirty bytes (bytes
+that were not compacted yet), then chooses the next log."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _IDLE_S_MIN: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A log that the cleaner could not clean. `reason` is the error. The cleaner tries the log
+    """A log that the cleaner could not compact because of the error `reason`. The cleaner tries
     again after `rest_s` seconds, at the time `until_s` (monotonic seconds)."""
 
     reason: str
@@ -46,8 +45,8 @@ class SetAside:
 
 
 class LogCleaner:
-    """Cleans the compacted logs between `start` and `stop`, in log.cleaner.threads tasks. No two
-    tasks clean the same log. `set_aside` contains the logs that the cleaner could not clean."""
+    """Compacts logs between `start` and `stop`, in log.cleaner.threads tasks. `set_aside` has the
+    logs that the cleaner could not compact."""
 
     def __init__(
         self,
@@ -60,8 +59,7 @@ class LogCleaner:
         config: Callable[[], BrokerConfig],
         counters: CleanerCounters,
     ) -> None:
-        """`busy` returns the partitions whose logs the cleaner must not change now, for example
-        because they are being truncated or moved."""
+        """`busy` returns the partitions whose logs the cleaner must not change now."""
         self._logs = logs
         self._high_watermark = high_watermark
         self._busy = busy
@@ -80,7 +78,7 @@ class LogCleaner:
             self._add_workers()
 
     async def stop(self) -> None:
-        """Stop cleaning, and wait until the step that runs in a thread has ended. Idempotent."""
+        """Stop compaction, and wait for a step that runs in a thread. Idempotent."""
         await self._tasks.close()
 
     def _add_workers(self) -> None:
@@ -109,10 +107,8 @@ class LogCleaner:
                 self._under_way.discard(key)
 
     def _choose(self) -> Plan | None:
-        """Return the plan for the due log with the largest share of dirty bytes, or None if no log
-        is due. Runs on the event loop, so no append or truncation changes a log meanwhile. If only
-        a change can make a log due, this method does not examine that log again before it
-        changes."""
+        """Return the plan for the due log with the largest share of dirty bytes; None if no log is
+        due. Must run on the event loop, so that no log changes meanwhile."""
         best: Plan | None = None
         due_logs = due_bytes = 0
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()
@@ -219,8 +215,8 @@ class LogCleaner:
         )
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call `function` in a thread, and return its result. A cancelled caller still waits until
-        the function has ended, because a thread cannot be stopped."""
+        """Call `function` in a thread, and return its result. A cancelled caller still waits for
+        the end."""
         future = asyncio.ensure_future(self._blocking.run(function, *arguments))
         try:
             return await asyncio.shield(future)
@@ -229,8 +225,8 @@ class LogCleaner:
             raise
 
     def _advance(self, steps: Iterator[int | Result]) -> tuple[int, Result | None]:
-        """Run steps of the pass until they have read `_STEP_BYTES` or lasted `_STEP_S`, or the pass
-        is complete. Return the number of bytes read, and the result of the complete pass."""
+        """Run steps of the pass until they have read `_STEP_BYTES`, lasted `_STEP_S`, or are
+        complete. Return the number of bytes read, and the result of a complete pass or None."""
         total, until_s = 0, self._clock.monotonic() + _STEP_S
         for done in steps:
             if isinstance(done, Result):

@@ -2,8 +2,7 @@
 
 First the pass collects the last offset of each key in the dirty part of the log. Then it copies the
 segments without the records that have a later record with the same key. Each copy replaces its
-original segments. `_Pass._fate` and `OffsetMap.select` apply Kafka's rules for the batches and
-records that the log retains. Offsets never change.
+original segments. Offsets never change.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _OFFSETS_MAX: Final = 2**31 - 1
 
 
 class CannotClean(Exception):
-    """The log cannot be cleaned with the options in force. The message says why, and which option
+    """The log cannot be compacted with the present options. The message says why, and which option
     to change."""
 
 
 @dataclass(slots=True)
 class Result:
-    """The result of a pass: the offset up to which the log is clean, and the size in bytes of the
-    cleaned segments before and after the pass."""
+    """The offset below which the log is compacted now, and the size in bytes of the segments before
+    and after the pass."""
 
     cleaned_to: int
     before_bytes: int = 0
@@ -51,14 +50,13 @@ class Result:
 def clean(
     plan: Plan, disk: Disk, memory_bytes: int, now_ms: int, load_factor: float = LOAD_FACTOR
 ) -> Generator[int | Result, None, None]:
-    """Clean the part of a log that `plan` names, step by step. Yield the number of bytes that each
-    step has read, and at the end the result. Each step waits for the disk, so the caller runs the
-    steps in threads, one after another. `memory_bytes` limits the memory for keys, and
-    `load_factor` is the largest share of it that keys may fill.
+    """Compact the part of a log in `plan`, step by step. Yield the number of bytes that each step
+    has read, and last the result. Each step waits for the disk. Keys may fill the share
+    `load_factor` of `memory_bytes`.
 
-    Raises CannotClean, CorruptionError for a damaged batch, DiskFull, or StorageError. StorageError
-    may also mean that the log was truncated or closed during the pass. After an error each segment
-    of the log is either an original or a complete copy."""
+    Raises CannotClean, CorruptionError for a damaged batch, DiskFull, or StorageError (also if the
+    log was truncated or closed during the pass). After an error each segment is either an original
+    or a complete copy."""
     work = _Pass(plan, disk, OffsetMap(memory_bytes, load_factor, plan.first_dirty), now_ms)
     yield from work.collect_keys()
     result = Result(work.keys.end, keys=len(work.keys), map_bytes=work.keys.size_bytes)
@@ -72,8 +70,7 @@ def clean(
 
 
 def _groups(segments: list[Segment], plan: Plan) -> Iterator[list[Segment]]:
-    """Yield the segments in groups. The pass writes one new segment for each group, and so merges
-    small segments."""
+    """Yield the segments in groups, each of which becomes one new segment."""
     config = plan.log.config
     group: list[Segment] = []
     for segment in segments:
@@ -99,14 +96,13 @@ class _Pass:
         self.keys = keys
 
     def transactions(self, from_offset: int) -> SeenTransactions:
-        """Return the state of the transactions for reading the log's batches from `from_offset`
-        on."""
+        """Return the state of the transactions for reading batches from `from_offset` on."""
         log, end = self._plan.log, self._plan.end
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 
     def collect_keys(self) -> Generator[int]:
-        """Put the keys of the dirty part into the offset map until the map is full. After each
-        block of batches yield its size in bytes."""
+        """Put the keys of the dirty part into the offset map until the map is full. Yield the size
+        in bytes of each block of batches."""
         plan, keys = self._plan, self.keys
         seen = self.transactions(plan.first_dirty)
         for segment in plan.segments:
@@ -149,9 +145,9 @@ class _Pass:
         return True
 
     def rewrite(self, group: list[Segment], seen: SeenTransactions) -> Generator[int, None, int]:
-        """Copy the retained batches and records of a group of segments into one new segment, and
-        replace the group by it. After each block of batches yield its size in bytes. Return the
-        size of the new segment in bytes."""
+        """Copy the retained batches and records of a group of segments into one new segment, which
+        replaces the group. Yield the size in bytes of each block of batches. Return the size of the
+        new segment in bytes."""
         log, base = self._plan.log, group[0].base_offset
         writer = _Writer(Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX))
         try:
@@ -170,8 +166,7 @@ class _Pass:
     def _rewrite_block(
         self, blocks: Blocks, writer: _Writer, seen: SeenTransactions
     ) -> Generator[int, None, int]:
-        """Copy the next batches of `blocks`: all that one compiled call can copy or, if it can copy
-        none, one batch. Return the number of bytes read."""
+        """Copy the next batches of `blocks`, at least one. Return the number of bytes read."""
         log, begin = self._plan.log, blocks.position
         interval_bytes = log.config.index_interval_bytes
         blocks.position, length, copied = self.keys.select_batches(
@@ -238,8 +233,8 @@ class _Writer:
         batches: Iterable[tuple[int, int, int, int]],
         index_interval_bytes: int,
     ) -> None:
-        """Add `batches`, which the caller has already put into `data`, where they end at the
-        position `length`. Each item has the fields of `Appended`."""
+        """Add `batches`, which are already in `data` and end at the position `length`. Each item
+        has the fields of `Appended`."""
         self.length = length
         self._batches += map(Appended._make, batches)
         if length >= _WRITE_BYTES:

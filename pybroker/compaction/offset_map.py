@@ -1,8 +1,5 @@
-"""The offset map of the log cleaner: the last offset of each key in the dirty part of a log.
-
-A batch may have many records. The methods for one batch yield between slices of its records: the
-table in pure Python holds the GIL, and must not hold up the event loop in another thread.
-"""
+"""The offset map of the log cleaner: the last offset of each key in the dirty part of a log. The
+methods for one batch yield between slices of its records, so that the GIL is free now and then."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ class OffsetMap:
     whose keys are all in the map. One thread at a time may use the map."""
 
     def __init__(self, memory_bytes: int, load_factor: float, first_offset: int) -> None:
-        """`memory_bytes` limits the memory of the map, and `load_factor` is the largest share of it
-        that keys may fill. The dirty part begins at `first_offset`."""
+        """Keys may fill the share `load_factor` of `memory_bytes`. The dirty part begins at
+        `first_offset`."""
         self._table = KeyTable(memory_bytes, load_factor, secrets.token_bytes(16))
         self.end = first_offset
 
@@ -50,9 +47,8 @@ class OffsetMap:
         return self._table.size_bytes
 
     def put_batches(self, data: Buffer, position: int, first_offset: int) -> int:
-        """Store the offsets of consecutive batches as `key_table.put_batches` does, and return the
-        position in `data` where it stopped. If batches are left, the caller handles the one at this
-        position with `put`."""
+        """Store the offsets of consecutive batches, and return the position in `data` where it
+        stopped. The caller passes the batch at this position, if any, to `put`."""
         position, end = put_batches(self._table, data, position, first_offset)
         self.end = max(self.end, end)
         return position
@@ -60,14 +56,14 @@ class OffsetMap:
     def select_batches(
         self, data: Buffer, position: int, now_ms: int, output: bytearray, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy consecutive batches as `key_table.select_batches` does. If batches are left, the
-        caller handles the one at the returned position with `select`."""
+        """Copy consecutive batches without the removed records, as `key_table.SelectBatches`
+        defines. The caller passes the batch at the returned position, if any, to `select`."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:
-        """Store the offsets of a batch's records. The caller passes the batches in the order of
-        their offsets. Return whether the map had room for all keys of the batch. Yields 0 between
-        slices of the records. Raises CorruptionError for damaged records."""
+        """Store the offsets of a batch's records; batches must come in offset order. Return whether
+        the map had room for all keys of the batch. Yields 0 between slices of the records. Raises
+        CorruptionError for damaged records."""
         check_count(header.record_count, len(payload))
         position = 0
         for count in self._slices(header.record_count):
@@ -82,8 +78,8 @@ class OffsetMap:
     def select(
         self, payload: Buffer, header: BatchHeader, *, drops_tombstones: bool
     ) -> Generator[int, None, Kept]:
-        """Return the retained records of a batch, as `key_table.Table.select` decides. Yields 0
-        between slices of the records. Raises CorruptionError for damaged records."""
+        """Return the retained records of a batch. Yields 0 between slices of the records. Raises
+        CorruptionError for damaged records."""
         check_count(header.record_count, len(payload))
         position = kept = 0
         has_tombstone, latest = False, None

@@ -36,15 +36,14 @@ class Batch(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """The decision about a batch. The cleaner makes it before it reads the records.
+    """The decision about a batch, before its records are read.
 
-    - `drops_records`: remove all records of the batch, because their transaction was aborted or
-      because the batch is a marker that is no longer needed.
+    - `drops_records`: remove all records, because their transaction was aborted or the batch is a
+      marker that is no longer needed.
     - `keeps_header`: retain the header even if no record is left, because it has the last sequence
       number of the producer.
-    - `begins_horizon`: the batch is the marker of a transaction that has no batches left. The batch
-      gets a delete horizon (a time), and the first pass after that time removes the batch.
-    """
+    - `begins_horizon`: the batch is the marker of a transaction that has no batches left. It gets a
+      delete horizon (a time), and the first pass after that time removes it."""
 
     drops_records: bool = False
     keeps_header: bool = False
@@ -60,12 +59,10 @@ def remains(
     drops_tombstones: bool,
     level: int | None = None,
 ) -> Generator[int, None, Batch | None]:
-    """Return the batch with its retained records, or None if neither a record nor the header is
-    retained. If the batch does not change, return the same object. If the batch is no marker,
-    `keys` and `drops_tombstones` decide which records are retained (`OffsetMap.select`). A retained
-    batch without a delete horizon gets `horizon` (ms since 1970) if one of its retained records is
-    a tombstone or if `fate.begins_horizon` is True. `level` is the compression level. Yields 0
-    between slices of the records.
+    """Return the batch with its retained records, the same object if nothing changes, or None if
+    neither a record nor the header is retained. A retained batch without a delete horizon gets
+    `horizon` (ms since 1970) if it has a tombstone or `fate.begins_horizon` is True. `level` is the
+    compression level. Yields 0 between slices of the records.
 
     Raises the errors of `encoded_records`, and CorruptionError for damaged records."""
     header = batch.header
@@ -103,8 +100,8 @@ def _without_records(batch: Batch) -> Batch:
 
 
 def _with(header: BatchHeader, kept: Kept, horizon: int, level: int | None) -> Batch:
-    """Return the batch with only the records `kept`. If `horizon` is not NO_HORIZON, also set it as
-    the delete horizon. The offsets, sequences and timestamps of the records do not change."""
+    """Return the batch with only the records `kept`, and with the delete horizon `horizon` unless
+    it is NO_HORIZON."""
     if not header.uses_log_append_time:
         latest = header.base_timestamp + kept.latest_delta
         if not _INT64_MIN <= latest <= _INT64_MAX:

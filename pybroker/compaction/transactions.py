@@ -1,6 +1,5 @@
-"""The state of the transactions in the batches that the log cleaner reads. It shows which batches
-are aborted, and which markers are no longer needed, as Kafka's CleanedTransactionMetadata does. The
-code does no I/O."""
+"""The state of the transactions in the batches that the log cleaner reads: which batches are
+aborted, and which markers are no longer needed. Like Kafka's CleanedTransactionMetadata. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +11,8 @@ from pybroker.storage.txn_index import AbortedTransaction
 
 
 class SeenTransactions:
-    """The state of a log's transactions at the batch that the log cleaner reads. The caller passes
-    each batch once, in the order of the offsets: a marker to `is_empty`, any other batch to
-    `is_aborted`."""
+    """The state of a log's transactions at the batch that the log cleaner reads. Pass each batch
+    once, in offset order: a marker to `is_empty`, any other batch to `is_aborted`."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         """`aborted` are the aborted transactions of the batches that the caller will pass."""
@@ -44,9 +42,8 @@ class SeenTransactions:
         return False
 
     def is_empty(self, header: BatchHeader, marker: EndTransaction | None) -> bool:
-        """Return whether the transaction that this marker ends has no batch left in the log. Return
-        False if `marker` is None: the batch then has a control record of an unknown type, and the
-        log always retains it."""
+        """Return whether the transaction that this marker ends has no batch left in the log. False
+        if `marker` is None, for a control record of unknown type."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:
