@@ -1,2 +1,1 @@
-"""Record batches (magic 2): headers, checksums, compression, encoding and validation. No module
-here does I/O."""
+"""Record batches (magic 2): headers, checksums, compression, encoding and validation. No I/O."""

@@ -1,11 +1,5 @@
-"""The decoding of records into columns with NumPy, for an installation without the compiled module:
-it decodes one field of all records of a batch, then the next field.
-
-A record begins where the record before it ends, so a loop in Python finds the starts. Keys and
-values are copied one by one. `_pure` decodes small batches and unusual ones: a batch that is
-damaged (`_pure` then raises the error), has a record with many headers, or has numbers at their
-limits.
-"""
+"""Decodes records into columns with NumPy, for an installation without the compiled module: one
+field of all records of a batch at a time. `_pure` decodes small, damaged and unusual batches."""
 
 from __future__ import annotations
 
@@ -38,8 +32,8 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 class _Wanted(NamedTuple):
-    """The columns and the records that the caller asked for. The records are those with offset
-    deltas from `first_delta` up to, not including, `end_delta`."""
+    """The columns and the records that the caller asked for: the records with offset deltas in
+    [first_delta, end_delta)."""
 
     headers: bool
     keys: bool
@@ -80,8 +74,8 @@ class _Headers(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The records that the caller asked for, all from one batch. Timestamps are in ms since 1970. A
-    column that the caller did not ask for is None."""
+    """The requested records of one batch. Timestamps are in ms since 1970. A column that the caller
+    did not ask for is None."""
 
     offsets: _Numbers
     timestamps: _Numbers
@@ -91,8 +85,7 @@ class _Rows(NamedTuple):
 
 
 class _Fields(NamedTuple):
-    """The position and the length (-1 for null) that one field has in each record of a batch.
-    Positions are byte positions in the encoded records."""
+    """The byte position and the length (-1 for null) of one field in each record of a batch."""
 
     positions: _Numbers
     lengths: _Numbers
@@ -106,8 +99,8 @@ class _Fields(NamedTuple):
 
 
 class _HeaderFields(NamedTuple):
-    """The headers of a batch: the fields of their names and values. `records` has, for each header,
-    the index of its record."""
+    """The headers of a batch: the fields of their names and values. `records` has the record index
+    of each header."""
 
     records: _Numbers
     names: _Fields
@@ -192,8 +185,7 @@ class ColumnStore:
 
 
 def _extent(rows: _Rows) -> tuple[int, int]:
-    """Return the number of entries and the number of bytes that all binary columns of `rows` have
-    together."""
+    """Return the number of entries and the number of bytes in all binary columns of `rows`."""
     found = [rows.keys, rows.values]
     if rows.headers is not None:
         found += [rows.headers.names, rows.headers.values]
@@ -205,8 +197,7 @@ def _extent(rows: _Rows) -> tuple[int, int]:
 
 
 def _read_usual(payload: Buffer, batch: _Batch, wanted: _Wanted) -> _Rows | None:
-    """Return those rows of the batch that the caller asked for. Return None if the batch is unusual
-    or damaged, so that `_read_one_by_one` must decode it."""
+    """Return the requested rows of the batch; None if the batch is unusual or damaged."""
     try:
         return _read(payload, batch, wanted)
     except (_UnusualError, IndexError):
@@ -245,8 +236,8 @@ def _expect(is_usual: Any) -> None:
 
 
 def _starts(data: bytes, count: int) -> list[int]:
-    """Return the position of each of the `count` records, computed from the lengths of the records.
-    The lengths are not checked here: the caller does that with the result."""
+    """Return the position of each of the `count` records. The lengths of the records are not
+    checked."""
     found = []
     position = 0
     for _ in range(count):
@@ -264,8 +255,8 @@ def _starts(data: bytes, count: int) -> list[int]:
 
 
 def _end_of_long(data: bytes, position: int) -> int:
-    """Return the end of the record that begins at `position`. Its length is a varint of three bytes
-    or more."""
+    """Return the end of the record that begins at `position`, whose length is a varint of three
+    bytes or more."""
     raw = shift = 0
     byte = 0x80
     while byte >= 0x80:
@@ -301,9 +292,8 @@ def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers
 
 
 def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numbers]:
-    """Decode the lengths of the byte fields (keys, for example) at the positions `at`. Return the
-    fields, and the positions after them. Raises _UnusualError if a field ends beyond the end of its
-    record, which is in `ends`."""
+    """Decode the byte fields, such as keys, at the positions `at`. Return the fields, and the
+    positions after them. Raises _UnusualError if a field ends after its record (`ends`)."""
     lengths, at = _numbers(array, at, _INT32_BITS)
     behind = at + np.maximum(lengths, 0)
     _expect((lengths >= -1).all() and (behind <= ends).all())
@@ -311,9 +301,8 @@ def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numb
 
 
 def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers) -> _HeaderFields:
-    """Return the headers of all records, sorted by record. The headers of each record begin at its
-    position in `at`, and their number is in `counts`. A loop decodes the first header of each
-    record, then the second header of each record, and so on."""
+    """Return the headers of all records, sorted by record. The headers of a record begin at its
+    position in `at`; `counts` has their number."""
     _expect((counts >= 0).all() and (counts <= _HEADERS_MAX).all())
     at = at.copy()
     rows = counts.nonzero()[0]
@@ -337,8 +326,7 @@ def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers
 
 
 def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Return the offset and the timestamp of each record, from the base values in `batch` and the
-    deltas."""
+    """Return the offset and the timestamp of each record."""
     if not len(deltas):
         return deltas, time_deltas
     last = int(deltas[-1])
@@ -355,8 +343,7 @@ def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Num
 
 
 def _read_one_by_one(data: bytes, batch: _Batch, wanted: _Wanted) -> _Rows:
-    """Return those rows of the batch that the caller asked for, decoded one by one by `_pure`.
-    Raises CorruptionError."""
+    """Return the requested rows of the batch, decoded by `_pure`. Raises CorruptionError."""
     records = [
         record
         for record in read_records(data, *batch, None, tuple)

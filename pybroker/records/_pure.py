@@ -1,12 +1,10 @@
-"""The loops over the records of a batch (magic 2, KIP-82 and KIP-98), in Python.
+"""The loops over the records of a batch (magic 2, KIP-82 and KIP-98), in Python. `_speedups.pyx` is
+the same code in C: change both together.
 
 The fields of a record are: length, attributes (one byte, 0), timestamp delta (64 bits), offset
 delta, key length (-1 for null) and key, value length (-1 for null) and value, and number of
 headers. Each header has a name length, a name in UTF-8, a value length (-1 for null) and a value.
 All numbers except the attributes are zig-zag varints.
-
-`_speedups.pyx` is the same code in C: change both together. The functions work on encoded records;
-their callers handle compression, batch headers and checksums.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ def append_record(
     value: Buffer | None,
     headers: Iterable[tuple[str, Buffer | None]],
 ) -> None:
-    """Append a record to `output`, encoded as in a batch of magic 2. Raises UnicodeEncodeError if a
-    header name cannot be encoded in UTF-8, and then leaves `output` unchanged."""
+    """Append an encoded record to `output`. Raises UnicodeEncodeError if a header name cannot be
+    encoded in UTF-8, and then leaves `output` unchanged."""
     body = bytearray(1)
     put_varint(body, timestamp_delta)
     put_varint(body, offset_delta)
@@ -68,10 +66,9 @@ def read_records(
     """Return the records in `data`, the decompressed records of a batch. Each is a `record_type`: a
     named tuple of offset, timestamp, key, value, headers, timestamp type.
 
-    `append_time`, if it is not None, is the timestamp of all records. Raises CorruptionError unless
-    `data` consists of exactly `record_count` whole records whose offset deltas increase and do not
-    exceed `last_offset_delta`.
-    """
+    `append_time`, if not None, is the timestamp of all records. Raises CorruptionError unless
+    `data` has exactly `record_count` whole records whose offset deltas increase up to
+    `last_offset_delta`."""
     return list(
         iter_records(
             data, record_count, base_offset, last_offset_delta, base_timestamp, append_time,
@@ -132,14 +129,11 @@ def iter_records(
 
 
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
-    """Return four numbers about the records in `data`, the decompressed records of a batch, for
-    validation: the index of the first record without a key (-1 if all records have keys), the index
-    of the record with the earliest timestamp, the timestamp delta of this record, and the latest
-    timestamp delta. Without records the result is -1, -1, 0, 0.
+    """Return four numbers about the decompressed records in `data`: the index of the first record
+    without a key (-1 if none), the index of the record with the earliest timestamp, its timestamp
+    delta, and the latest timestamp delta. Without records: -1, -1, 0, 0.
 
-    The function skips values and headers without decoding them. It raises CorruptionError like
-    `read_records`, but does not check offset deltas, values and headers.
-    """
+    Raises CorruptionError. Offset deltas, values and headers are not checked."""
     check_count(record_count, len(data))
     keyless = earliest = -1
     lowest = highest = 0
@@ -174,8 +168,7 @@ def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
 
 def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
     """Yield the timestamp delta and the offset delta of each record in `data`, the decompressed
-    records of a batch. It decodes one record at a time to save memory. Raises CorruptionError for a
-    wrong record count, a wrong record length or a record that is cut off."""
+    records of a batch. Raises CorruptionError for a wrong record count or record length."""
     check_count(record_count, len(data))
     position = 0
     try:
@@ -213,9 +206,7 @@ def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, in
 
 
 def check_count(record_count: int, length: int) -> None:
-    """Raise CorruptionError unless 0 <= `record_count` * RECORD_BYTES_MIN <= `length` (bytes).
-
-    Callers check the count before they decode any record."""
+    """Raise CorruptionError unless 0 <= `record_count` * RECORD_BYTES_MIN <= `length` (bytes)."""
     if not 0 <= record_count * RECORD_BYTES_MIN <= length:
         raise CorruptionError(
             f"record count is {record_count}, expected 0 to {length // RECORD_BYTES_MIN} in"
@@ -231,8 +222,8 @@ def _check_end(position: int, length: int) -> None:
 
 
 def record_bounds(data: Buffer, position: int) -> tuple[int, int]:
-    """Read the length of the record that begins at `position`. Return the position of the record's
-    timestamp delta, and the end of the record. Raises CorruptionError for an impossible length."""
+    """Return the position of the timestamp delta and the end of the record that begins at
+    `position`. Raises CorruptionError for an impossible length."""
     length, position = read_varint(data, position, INT32_BITS)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):

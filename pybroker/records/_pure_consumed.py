@@ -27,10 +27,8 @@ class ConsumerRecord(Generic[Key_co, Value_co]):
     """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
     that appended the record, -1 if unknown.
 
-    With the compiled module a record's key, value and headers stay encoded until one of them is
-    read; then all three are decoded. Until then the record keeps up to 64 KiB of encoded records,
-    its own among them, in memory.
-    """
+    With the compiled module, key, value and headers are decoded at the first access to one of them.
+    Until then the record keeps up to 64 KiB of encoded records in memory."""
 
     topic: str
     partition: int
@@ -44,8 +42,7 @@ class ConsumerRecord(Generic[Key_co, Value_co]):
 
 
 class BatchReader:
-    """See `pybroker.records.consumed`. This implementation decodes all fields of a record at
-    once."""
+    """Implements `pybroker.records.consumed.Reader`."""
 
     def __init__(
         self,
@@ -104,7 +101,7 @@ class BatchReader:
 
 
 def outline_batches(data: Buffer, first_offset: int) -> tuple[int, list[tuple[int, int]]]:
-    """See `pybroker.records.consumed`."""
+    """Implements `pybroker.records.consumed.outline_batches`."""
     next_offset = -1
     epochs: list[tuple[int, int]] = []
     for _, header in iter_headers(data):
@@ -116,7 +113,7 @@ def outline_batches(data: Buffer, first_offset: int) -> tuple[int, list[tuple[in
 
 
 def record_slice(data: Buffer, position: int, count: int, bytes_max: int) -> tuple[int, int]:
-    """See `pybroker.records.consumed`."""
+    """Implements `pybroker.records.consumed.record_slice`."""
     end, found = position, 0
     while found < count and end - position < bytes_max:
         _, end = record_bounds(data, end)

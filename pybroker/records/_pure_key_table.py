@@ -1,6 +1,5 @@
 """The last offset of each key, for the log cleaner, in Python. `_key_table.pxi` is the same in C:
-change both together. `key_table.py` describes the class and the function.
-"""
+change both together."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class _Keyed(NamedTuple):
-    """A record inside the decompressed records of a batch: the positions of its first byte, of the
-    byte after its timestamp delta, and of the byte after the record."""
+    """A record in the decompressed records of a batch: the positions of its first byte, of the byte
+    after its timestamp delta, and of the byte after the record."""
 
     start: int
     after_time: int
@@ -39,7 +38,7 @@ class _Keyed(NamedTuple):
 
 
 class KeyTable:
-    """See `key_table.Table`."""
+    """Implements `key_table.Table`."""
 
     ENTRY_BYTES: Final = 160
     """The memory of one dictionary entry (a digest and an offset), in bytes. It was measured with
@@ -161,12 +160,12 @@ def _length(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def put_batches(table: KeyTable, data: Buffer, position: int, first_offset: int) -> tuple[int, int]:
-    """See `key_table.PutBatches`."""
+    """Implements `key_table.PutBatches`."""
     return position, 0
 
 
 def select_batches(
     table: KeyTable, data: Buffer, position: int, now_ms: int, output: bytearray, length: int
 ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-    """See `key_table.SelectBatches`."""
+    """Implements `key_table.SelectBatches`."""
     return position, length, []

@@ -1,7 +1,5 @@
-"""The encoded records of a batch under construction, in Python.
-
-`_record_buffer.pxi` is the same code in C: change both together.
-"""
+"""The encoded records of a batch under construction, in Python. `_record_buffer.pxi` is the same
+code in C: change both together."""
 
 from __future__ import annotations
 
@@ -23,12 +21,11 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 
 class RecordBuffer:
-    """The records of a batch under construction, already encoded.
+    """The encoded records of a batch under construction.
 
-    `count` is the number of records, `size` is their size in bytes without the batch header.
-    `base_timestamp` and `max_timestamp` are in ms since 1970 as in the batch header, -1 without
-    records. `full` is True if another record as large as the last one would exceed the limit.
-    """
+    `size` is in bytes, without the batch header. `base_timestamp` and `max_timestamp` are in ms
+    since 1970, -1 without records. `full` is True if another record as large as the last one would
+    exceed the limit."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -49,15 +46,12 @@ class RecordBuffer:
         headers: Iterable[tuple[str, Buffer | None]],
         limit: int,
     ) -> int:
-        """Append a record and return its index. Return -1 if the buffer has records and its size
-        would exceed `limit`. A first record may exceed `limit`. `timestamp` is in ms since 1970, -1
-        for none.
+        """Append a record and return its index; -1 if the size would exceed `limit` bytes. A first
+        record may exceed `limit`. `timestamp` is in ms since 1970, -1 for none.
 
-        Raises ValueError for any other negative timestamp, for a distance from the first record's
-        timestamp that exceeds 64 bits, for a record of 2 GiB or more, or for a header name that
-        cannot be encoded in UTF-8; TypeError for a key, a value or a header of another type. The
-        buffer is then unchanged.
-        """
+        Raises ValueError for any other negative timestamp, for a timestamp delta of more than 64
+        bits, for a record of 2 GiB or more, or for a header name that cannot be encoded in UTF-8;
+        TypeError for a key, a value or a header of another type. The buffer is then unchanged."""
         pairs = [
             (_header_name(name), to_bytes(content, f"header {name}")) for name, content in headers
         ]
@@ -111,7 +105,7 @@ def to_bytes(value: Buffer | None, what: str) -> bytes | None:
 
 
 def record_bytes(values: list[Buffer | None], keys: list[Buffer | None] | None) -> tuple[int, int]:
-    """Replace all values and keys with bytes. Return the total size of values and keys, and the
+    """Replace all values and keys by bytes. Return the total size of values and keys, and the
     largest size of a value with its key, in bytes. Raises TypeError for another type, ValueError if
     the lists differ in length."""
     if keys is not None and len(keys) != len(values):
@@ -137,18 +131,13 @@ def append_records(
     places: list[int],
 ) -> tuple[int, int, int]:
     """Append the records from the index `start` on, each to the buffer of its partition, until a
-    record does not fit. Add the partition of each appended record to `places`.
+    record does not fit. Add the partition of each appended record to `places`. The partition is
+    that in `chosen`, if not None, else by the key as in Kafka's Java client, else `without_key`.
 
-    There is one buffer, or None, for each partition. A record goes to its partition in `chosen`, if
-    that is not None. Otherwise a record with a key goes to the partition that Kafka's Java client
-    chooses, and a record without a key to the partition `without_key`.
-
-    A record does not fit if its buffer is None or would exceed `limit` bytes. It also does not fit
-    if all records appended by this call might together exceed `room` bytes; for this test the
-    record counts with its largest possible size. Return the index of the first record that does not
-    fit, its partition, and the size of the appended records in bytes. If all records fit, the index
-    is the number of values.
-    """
+    A record does not fit if its buffer is None or would exceed `limit` bytes, or if the records
+    appended by this call may exceed `room` bytes. Return the index of the first record that does
+    not fit (the number of values if all fit), its partition, and the size of the appended records
+    in bytes."""
     used = 0
     at = without_key
     for index in range(start, len(values)):

@@ -100,8 +100,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The compression codec of the records: the number of a `compression.Codec`, or an
-        unassigned number (5 to 7)."""
+        """The number of the compression codec: a `compression.Codec`, or an unassigned number (5 to
+        7)."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -120,8 +120,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def uses_log_append_time(self) -> bool:
-        """Whether all records have the timestamp `max_timestamp`, which the leader set when it
-        appended the batch."""
+        """Whether all records have the timestamp `max_timestamp`, which the leader set at the
+        append."""
         return bool(self.attributes & LOG_APPEND_TIME_FLAG)
 
     @property
@@ -148,11 +148,8 @@ class BatchHeader(NamedTuple):
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """Return the header of the batch that begins at `position`. The batch may end beyond the end of
-    `data`.
-
-    Raises CorruptionError if fewer than 61 bytes are left, the magic is not 2, or `batch_length` is
-    below 49.
-    """
+    `data`. Raises CorruptionError if fewer than 61 bytes are left, the magic is not 2, or
+    `batch_length` is below 49."""
     if len(data) - position < HEADER_SIZE:
         raise CorruptionError(
             f"batch header at position {position}: {len(data) - position} bytes are left,"
@@ -172,11 +169,8 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and the header of each whole batch in `data`. If the last batch is cut
-    off, it is omitted.
-
-    Checksums are not checked. Raises the errors of `read_header`.
-    """
+    """Yield the position and the header of each whole batch in `data`. Checksums are not checked.
+    Raises the errors of `read_header`."""
     position = 0
     end = len(data)
     while end - position >= HEADER_SIZE:
@@ -188,8 +182,8 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def crc_matches(data: Buffer, position: int, size: int) -> bool:
-    """Return whether `data` has at `position` a batch of `size` bytes whose checksum is correct.
-    Also False if `data` ends before the end of the batch."""
+    """Return whether `data` has at `position` a batch of `size` bytes with a correct checksum.
+    False if `data` ends before the end of the batch."""
     if size < HEADER_SIZE or len(data) - position < size:
         return False
     stored: int = _UINT32.unpack_from(data, position + _CRC_POSITION)[0]
@@ -207,11 +201,7 @@ def restamp_log_append_time(
     data: bytearray | memoryview, position: int, size: int, timestamp_ms: int
 ) -> BatchHeader:
     """Set the timestamp of all records in the batch to `timestamp_ms`, in place, and return the new
-    header.
-
-    Only the LogAppendTime flag, `max_timestamp` and the checksum change. Readers of a LogAppendTime
-    batch use `max_timestamp` for every record, so no record is decoded (KIP-32, KIP-98).
-    """
+    header. Only the LogAppendTime flag, `max_timestamp` and the checksum change (KIP-32)."""
     (attributes,) = _INT16.unpack_from(data, position + CHECKED_POSITION)
     _INT16.pack_into(data, position + CHECKED_POSITION, attributes | LOG_APPEND_TIME_FLAG)
     _INT64.pack_into(data, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)

@@ -1,5 +1,4 @@
-"""The builder of record batches, for the client's producer and for all parts of the broker that
-write records."""
+"""The builder of record batches, for producers and for the broker."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ _UTF8_BYTES_MAX: Final = 4
 
 
 class BatchBuilder:
-    """A builder of one batch. `build` does not remove the records, so a producer with a new
-    producer id can call it again with another sequence number."""
+    """A builder of one batch. `build` keeps the records, so it can be called again with another
+    sequence number."""
 
     def __init__(self, codec: Codec = Codec.NONE) -> None:
         self._codec = codec
@@ -65,8 +64,8 @@ class BatchBuilder:
         base_sequence: int = NO_SEQUENCE,
         transactional: bool = False,
     ) -> bytes:
-        """Return the encoded batch with the records that `append` has added, with base offset 0 as
-        Kafka requires of producers. Raises ValueError if the batch has no records."""
+        """Return the encoded batch, with base offset 0 as Kafka requires of producers. Raises
+        ValueError if the batch has no records."""
         records = self._records
         if not records.count:
             raise ValueError("the batch has no records: call append() before build()")
@@ -107,7 +106,7 @@ def pack_batch(
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
     """Return an encoded batch with its checksum. `payload` has the encoded records, compressed with
-    the codec whose number is in `attributes`."""
+    the codec in `attributes`."""
     header = BatchHeader(
         base_offset=0,
         batch_length=BATCH_LENGTH_MIN + len(payload),

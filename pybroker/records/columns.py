@@ -1,12 +1,8 @@
 """Records as columns in Apache Arrow's memory layout, without a Python object for each record.
 
-Spark and data frames read many records this way: one call decodes a batch and copies each key and
-value once, into the memory of an Arrow array. All numbers are little-endian. In a validity bitmap
-the least significant bit comes first, and 1 means a value, 0 means null. A column without a bitmap
-has no nulls.
-
-`_columns.pxi` decodes the records if a C compiler was found at installation, otherwise
-`_numpy_columns.py`. The same tests check both.
+All numbers are little-endian. In a validity bitmap the least significant bit comes first, and 1
+means a value, 0 means null. A column without a bitmap has no nulls. `_columns.pxi` decodes the
+records if a C compiler was found at installation, otherwise `_numpy_columns.py`.
 """
 
 from __future__ import annotations
@@ -44,8 +40,8 @@ class BinaryColumn(NamedTuple):
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of all rows. Row i has the entries `offsets[i]` up to, not including,
-    `offsets[i + 1]` of `names` and `values`; a row without headers is null, as in Spark."""
+    """The headers of all rows. Row i has the entries from `offsets[i]` to `offsets[i + 1]`
+    (exclusive) of `names` and `values`; a row without headers is null."""
 
     offsets: Buffer
     """int32; the number of offsets is the number of rows plus one."""
@@ -81,7 +77,7 @@ Stored = tuple[int, Buffer, Buffer, Buffer, _Binary | None, _Binary | None, _Hea
 
 
 class Store(Protocol):
-    """The interface of both implementations: columns to which batches are added one by one."""
+    """Columns to which batches are added one by one: the interface of both implementations."""
 
     def __init__(self, *, headers: bool, keys: bool, values: bool) -> None: ...
 
@@ -90,12 +86,12 @@ class Store(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of bytes that all binary columns have together."""
+        """The number of bytes in all binary columns."""
 
     @property
     def weight(self) -> int:
-        """The number of bytes and entries in all columns together: an upper bound of each offset in
-        an Arrow array."""
+        """The number of bytes and entries in all columns: an upper bound of each offset in an Arrow
+        array."""
 
     def add(
         self,
@@ -109,9 +105,9 @@ class Store(Protocol):
         first_delta: int,
         end_delta: int,
     ) -> int:
-        """Add those encoded records in `payload` whose offset deltas are from `first_delta` up to,
-        not including, `end_delta`. Return the number of added records. The other arguments and the
-        errors are those of `_pure.read_records`. An error leaves the columns unchanged."""
+        """Add the encoded records in `payload` with offset deltas in [first_delta, end_delta).
+        Return their number. The other arguments and the errors are those of `_pure.read_records`.
+        An error leaves the columns unchanged."""
 
     def finish(self) -> Stored:
         """Return the columns with the records added since the last call, and start again with empty
@@ -123,9 +119,8 @@ class ColumnBuilder:
     compiled implementation releases the GIL while it decodes."""
 
     def __init__(self, *, headers: bool = False, keys: bool = True, values: bool = True) -> None:
-        """Create an empty builder. `headers`, `keys` and `values` select the columns to store.
-        Other fields are checked, but not stored. Raises ImportError if neither the compiled module
-        nor NumPy is installed."""
+        """`headers`, `keys` and `values` select the columns to store. Raises ImportError if neither
+        the compiled module nor NumPy is installed."""
         self._store = _store_type()(headers=headers, keys=keys, values=values)
         self.has_headers: Final = headers
 
@@ -148,15 +143,12 @@ class ColumnBuilder:
         *,
         decompressed_bytes_max: int,
     ) -> int:
-        """Add the records of a batch with offsets from `first_offset` up to, not including,
-        `end_offset`, and return their number.
+        """Add the records of a batch with offsets in [first_offset, end_offset), and return their
+        number. `batch` begins with the batch, whose decoded header is `header`.
 
-        `header` is the decoded header of the batch. `batch` begins with that header and may contain
-        more bytes after the batch. The caller checks the checksum, and skips control batches and
-        aborted batches. Raises the errors of `decode_records` for damage anywhere in the batch, and
-        ValueError if the columns could exceed 2 GiB: call `finish` first. An error leaves the
-        builder unchanged.
-        """
+        The caller checks the checksum, and skips control batches and aborted batches. Raises the
+        errors of `decode_records`, and ValueError if the columns could exceed 2 GiB: call `finish`
+        first. An error leaves the builder unchanged."""
         payload = encoded_records(batch, header, min(decompressed_bytes_max, ENCODED_BYTES_MAX))
         return self.add_encoded(payload, header, first_offset, end_offset)
 
@@ -185,7 +177,7 @@ class ColumnBuilder:
 
     def finish(self) -> Columns:
         """Return the columns with the records added since the last call of `finish`, and empty the
-        builder. The builder never changes the columns that it has returned."""
+        builder."""
         rows, offsets, timestamps, types, keys, values, headers = self._store.finish()
         return Columns(
             rows,

@@ -1,8 +1,5 @@
-"""Compression of the records in a batch with four codecs.
-
-The input may come from an attacker. Decompression therefore produces its output in steps, checks
-each step against a limit, and allocates no memory for a size that the input declares. This module
-does not read batch headers.
+"""Compression of the records in a batch with four codecs. Decompression produces its output in
+steps and checks each against a limit, because the input may come from an attacker.
 
 The framing is that of Kafka's Java clients:
 
@@ -74,15 +71,13 @@ class Codec(enum.IntEnum):
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     """Return `data` compressed with the codec. `level` is a value of Kafka's option
-    compression.CODEC.level (KIP-390); None means the default level of the codec. Codecs without
-    levels ignore it."""
+    compression.CODEC.level (KIP-390); None means the default. Codecs without levels ignore it."""
     return _COMPRESSORS[codec](data, _LEVELS.get(codec, 0) if level is None else level)
 
 
 def compress_steps(codec: Codec, data: Buffer) -> Generator[int, None, bytes]:
-    """Compress as `compress` does with the default level, in steps that take a few milliseconds
-    each. After each step yield the number of bytes that the step has read. Codec.NONE has no
-    steps."""
+    """Compress with the default level, in steps of a few milliseconds. Yield the number of bytes
+    that each step has read. Codec.NONE has no steps."""
     if codec == Codec.NONE:
         return bytes(data)
     if len(data) <= _COMPRESS_STEP_BYTES:
@@ -104,10 +99,9 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     """Return the decompressed `data`, at most `limit_bytes` bytes. `codec` is the number of a
     `Codec`.
 
-    The memory use is at most a small multiple of the limit and the input size, for any input.
-    Raises CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if the
-    result exceeds the limit, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.
-    """
+    The memory use is at most a small multiple of the limit and the input size. Raises
+    CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if the result
+    exceeds the limit, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec."""
     known = _known(codec)
     output = _Output(known, limit_bytes)
     for _ in _DECOMPRESSORS[known](memoryview(data), output):
@@ -116,9 +110,8 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 
 def decompress_steps(codec: int, data: Buffer, limit_bytes: int) -> Generator[int, None, Buffer]:
-    """Decompress as `decompress` does, in steps that take a few milliseconds each. Between two
-    steps yield the number of bytes that the earlier one has produced. Raises the errors of
-    `decompress`."""
+    """Decompress as `decompress` does, in steps of a few milliseconds. Yield the number of bytes
+    that each step but the last has produced. Raises the errors of `decompress`."""
     known = _known(codec)
     output = _Output(known, limit_bytes)
     pieces: deque[bytes] = deque()
@@ -345,13 +338,9 @@ def _unzstd(data: memoryview, output: _Output) -> Iterator[None]:
 
 
 def _zstd_steps(data: memoryview, position: int) -> Iterator[int]:
-    """Yield the positions at which to split the zstd frame that begins at `position`, so that each
-    part has a few blocks. The last position is the end of the frame, or the end of the data if the
-    frame is cut off.
-
-    The library does not limit the output of one call. A block expands to at most 128 KiB, so the
-    output of a few blocks is small, and the caller checks the limit after each part.
-    """
+    """Yield the positions at which to split the zstd frame at `position`, so that each part has
+    a few blocks. The last position is the end of the frame, or of the data if the frame is cut
+    off."""
     parameters = zstandard.get_frame_parameters(data[position:])
     position += zstandard.frame_header_size(data[position:])
     blocks = 0

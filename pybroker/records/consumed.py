@@ -1,18 +1,10 @@
 """The records that a consumer returns, and the reader that decodes them from a batch.
 
-`outline_batches` takes fetched data and an offset. It reads the headers of the batches that are
-whole and end above this offset. It returns the offset after the last of these batches (-1 if there
-is none), and their leader epochs, each with the base offset of its first batch. It raises the
-errors of `read_header`.
-
-`record_slice` finds the end of a slice of encoded records, which were checked before. Its arguments
-are the records, the position of the first record of the slice, the maximum number of records, and
-the approximate size of the slice in bytes. It returns the position after the slice, and the number
-of records in the slice.
-
-The compiled implementation (`_consumed.pxi`) leaves key, value and headers encoded until one of
-them is read. `_pure_consumed.py` decodes them at once. Both check a batch in the same way before
-they return any of its records, and the same tests check both.
+`outline_batches` reads the headers of the whole batches in `data` that end above an offset. It
+returns the offset after the last of them (-1 if there is none), and one (leader epoch, base offset)
+pair for each leader epoch. `record_slice` returns the position after a slice of encoded records,
+which were checked before, and their number. The compiled implementation (`_consumed.pxi`) decodes
+key, value and headers at first access, `_pure_consumed.py` at once.
 """
 
 from __future__ import annotations
@@ -70,7 +62,7 @@ own bytes if it is larger."""
 
 
 class Reader(Protocol):
-    """The interface of both implementations: decodes the records of one batch, slice by slice."""
+    """Decodes the records of one batch, slice by slice: the interface of both implementations."""
 
     @property
     def done(self) -> bool:
@@ -82,8 +74,8 @@ class Reader(Protocol):
 
     def read(self) -> list[ConsumerRecord]:
         """Return the records of the next slice (see SLICE_BYTES), without those below the first
-        offset. A slice is checked before any of its records is returned. If the batch is larger
-        than a slice, call `check` first. Raises the errors of `decode_records`."""
+        offset. If the batch is larger than a slice, call `check` first. Raises the errors of
+        `decode_records`."""
 
 
 def batch_reader(
@@ -125,8 +117,7 @@ def _restore(
 def reduce_record(
     record: ConsumerRecord[Any, Any],
 ) -> tuple[Callable[..., Any], tuple[object, ...]]:
-    """Return what pickle needs: a function, and the arguments. The call makes a record equal to
-    this one."""
+    """Return a function and its arguments for pickle. The call makes a record equal to this one."""
     return _restore, tuple(getattr(record, name) for name in ConsumerRecord.__match_args__)
 
 

@@ -1,7 +1,7 @@
 """Control records: the markers that end transactions (KIP-98).
 
 A marker is a control batch with one record. The key of the record is version i16 and type i16; its
-value is version i16 and coordinator epoch i32. Only brokers write markers; consumers skip them.
+value is version i16 and coordinator epoch i32.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class EndTransaction(NamedTuple):
 def build_end_transaction(
     marker: EndTransaction, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """Return the encoded control batch that ends a producer's open transaction in one partition, by
-    a commit or an abort as `marker` says."""
+    """Return the encoded control batch that ends a producer's open transaction in one partition."""
     records = RecordBuffer()
     key = _KEY.pack(VERSION, marker.type)
     value = _VALUE.pack(VERSION, marker.coordinator_epoch)
@@ -57,12 +56,9 @@ def build_end_transaction(
 
 
 def parse_control(record: Record) -> EndTransaction | None:
-    """Return the transaction marker that `record`, the record of a control batch, contains. Return
-    None for any other control type, which newer Kafka versions may write. Bytes after the known
-    fields are ignored.
-
-    Raises CorruptionError if the key or the value is null, too short or has a negative version.
-    """
+    """Return the transaction marker in the record of a control batch; None for any other control
+    type. Raises CorruptionError if the key or the value is null, too short or has a negative
+    version."""
     key = f"control record at offset {record.offset}: key"
     value = f"control record at offset {record.offset}: value"
     version, number = _unpack(_KEY, record.key, key)

@@ -1,9 +1,5 @@
-"""The checksum of record batches: CRC-32C (Castagnoli). The package `crc32c` uses the processor's
-CRC-32C instruction if the processor has one.
-
-No other module of the broker imports the package. The message formats 0 and 1 use CRC-32 with
-another polynomial (`zlib.crc32`), which this module does not compute.
-"""
+"""The checksum of record batches: CRC-32C (Castagnoli), by the package `crc32c`. No other module of
+the broker imports the package."""
 
 from __future__ import annotations
 
@@ -13,6 +9,6 @@ from pybroker.ports import Buffer
 
 
 def checksum(data: Buffer, before: int = 0) -> int:
-    """Return the CRC-32C of `data` as an unsigned integer. `data` must be contiguous; it is not
-    copied. `before` is the checksum of the bytes before `data`."""
+    """Return the CRC-32C of `data` as an unsigned integer. `data` must be contiguous. `before` is
+    the checksum of the bytes before `data`."""
     return _library.crc32c(data, before)

@@ -1,10 +1,6 @@
-"""The last offset of each key in the part of a log that the log cleaner cleans next, and the choice
-of its implementation.
-
-`_key_table.pxi` does the work if a C compiler was found at installation, otherwise
-`_pure_key_table.py`. The same tests check both. Callers handle batch headers, compression and
-checksums. The payload is the decompressed records of a batch, and may be damaged.
-"""
+"""The last offset of each key in the part of a log that the log cleaner compacts next, and the
+choice of its implementation: `_key_table.pxi` if a C compiler was found at installation, otherwise
+`_pure_key_table.py`. A payload is the decompressed records of a batch, and may be damaged."""
 
 from __future__ import annotations
 
@@ -17,13 +13,11 @@ from pybroker.records import _pure_key_table
 
 
 class Table(Protocol):
-    """The interface of both implementations: key -> the offset of its last record.
+    """Key -> the offset of its last record: the interface of both implementations. One thread at a
+    time may use a table.
 
-    Keys are stored as digests of 16 bytes, like Kafka's MD5, so a key of a megabyte takes no more
-    memory than a short one. The digests depend on a secret, so a producer cannot find two keys with
-    the same digest. The compiled implementation releases the GIL; only one thread at a time may use
-    a table.
-    """
+    Keys are stored as digests of 16 bytes. The digests depend on a secret, so a producer cannot
+    find two keys with the same digest."""
 
     ENTRY_BYTES: int
     """The memory that one key takes, in bytes, in a full table."""
@@ -34,9 +28,9 @@ class Table(Protocol):
     """The maximum number of keys."""
 
     def __init__(self, memory_bytes: int, load_factor: float, secret: bytes) -> None:
-        """`memory_bytes` is the maximum size of the table, and `load_factor` (0 to 1) the share of
-        its slots that may be used. The table begins small, and grows with its keys. `secret` is 16
-        random bytes. This method and later calls may raise MemoryError."""
+        """Keys may use the share `load_factor` (0 to 1) of the slots of a table of at most
+        `memory_bytes`. `secret` is 16 random bytes. This method and later calls may raise
+        MemoryError."""
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -46,11 +40,11 @@ class Table(Protocol):
         """The memory that the table takes now."""
 
     def put(self, payload: Buffer, position: int, record_count: int, base_offset: int) -> int:
-        """Store the offsets of the next `record_count` records of a batch, which begin at
-        `position` in `payload`. Return the position after these records, or -1 if the table has no
-        room for all their keys; the table then has some of the keys. The caller puts records in the
-        order of their offsets. Records without a key are skipped. Raises CorruptionError if a
-        record is damaged; the table then has the keys of the records before it."""
+        """Store the offsets of the next `record_count` records of a batch, from `position` in
+        `payload` on. Records must come in offset order; records without a key are skipped.
+        Return the position after these records; -1 if the table has room for only some of their
+        keys. Raises CorruptionError if a record is damaged; the keys of earlier records are then
+        stored."""
 
     def select(
         self,
@@ -60,25 +54,22 @@ class Table(Protocol):
         base_offset: int,
         drops_tombstones: bool,
     ) -> tuple[int, int, bool, int, bytes | None]:
-        """Decide which of the next `record_count` records of a batch stay in the log, as Kafka's
-        Cleaner.shouldRetainRecord does. The records begin at `position` in `payload`. A record
-        without a key is removed, and so is a record for whose key the table has a higher offset.
-        With `drops_tombstones` all tombstones are removed as well.
+        """Decide which of the next `record_count` records of a batch, from `position` in `payload`
+        on, stay in the log, as Kafka's Cleaner.shouldRetainRecord does. With `drops_tombstones` all
+        tombstones are removed.
 
-        Return five values: the position after the `record_count` records, the number of records
-        that stay, whether a tombstone stays, the largest timestamp delta of the records that stay
-        (0 if none does), and the bytes of the records that stay (None if all stay). Raises
-        CorruptionError if a record is damaged.
-        """
+        Return the position after these records, the number of records that stay, whether a
+        tombstone stays, the largest timestamp delta of the records that stay (0 if none does), and
+        their bytes (None if all stay). Raises CorruptionError if a record is damaged."""
 
 
 class Shift(Protocol):
     """The interface of both implementations of `shift_times`."""
 
     def __call__(self, payload: Buffer, record_count: int, shift: int) -> bytes:
-        """Return the records of a batch with `shift` added to each timestamp delta. All other
-        fields stay. Raises CorruptionError if `payload` is not exactly `record_count` whole
-        records, or a delta exceeds 64 bits."""
+        """Return the records of a batch with `shift` added to each timestamp delta. Raises
+        CorruptionError if `payload` is not exactly `record_count` whole records, or a delta exceeds
+        64 bits."""
 
 
 class PutBatches(Protocol):
@@ -87,15 +78,14 @@ class PutBatches(Protocol):
     def __call__(
         self, table: Any, data: Buffer, position: int, first_offset: int
     ) -> tuple[int, int]:
-        """Put the records of consecutive batches into the table, from the batch at `position` in
-        `data` on. The function skips batches that end below `first_offset`. It stops after the last
-        whole batch of `data`, or before a batch that the caller must handle: one that is
-        compressed, transactional, damaged or empty, a control batch, or one for which the table has
-        no room. In the last case the table may already have some keys of that batch. The pure
-        Python implementation handles no batch and returns `position`.
+        """Put the records of consecutive batches, from `position` in `data` on, into the table.
+        Batches that end below `first_offset` are skipped. Return the position where the function
+        stopped, and the offset after the last batch that was stored or skipped (0 if there is
+        none).
 
-        Return the position where it stopped, and the offset after the last batch that it handled or
-        skipped (0 if there is none)."""
+        The function stops at the end of the whole batches, or before a batch that is compressed,
+        transactional, damaged or empty, a control batch, or one for which the table has no room:
+        the table may then have some of its keys. The pure Python implementation stops at once."""
 
 
 class SelectBatches(Protocol):
@@ -110,18 +100,15 @@ class SelectBatches(Protocol):
         output: bytearray,
         length: int,
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy consecutive batches, with only their retained records, from `data` to `output`.
-        Reading begins with the batch at `position` in `data`, writing at the position `length` in
-        `output`. `Table.select` decides which records are retained; tombstones of a batch are
-        removed if its delete horizon is at or before `now_ms`. The function stops after the last
-        whole batch, or before a batch that the caller must handle: one before which `put_batches`
-        stops, one that does not fit into `output`, one that gets a delete horizon, or one of an
-        idempotent producer of which no record is retained. The pure Python implementation handles
-        no batch and returns `position`.
+        """Copy consecutive batches, with only their retained records, from `position` in `data` to
+        the position `length` in `output`. `Table.select` decides which records are retained;
+        tombstones are removed if the batch's delete horizon is at or before `now_ms`. Return the
+        position where the function stopped, the new length of the content of `output`, and for each
+        copied batch: its position in `output`, its size, its last offset and its largest timestamp.
 
-        Return the position where it stopped, the new length of the content of `output`, and for
-        each copied batch: its position in `output`, its size, its last offset and its largest
-        timestamp."""
+        The function stops at the end of the whole batches, or before a batch at which `put_batches`
+        stops, that does not fit into `output`, that gets a delete horizon, or of an idempotent
+        producer without a retained record. The pure Python implementation stops at once."""
 
 
 def _chosen() -> ModuleType:

@@ -1,9 +1,5 @@
-"""The choice of the implementation that loops over the records of a batch. `columns.py`,
-`key_table.py` and `record_buffer.py` choose theirs.
-
-`_speedups` exists if a C compiler was found at installation; otherwise `_pure` does the same in
-Python. Both raise the same errors, and the same tests check both.
-"""
+"""The choice of the implementation that loops over the records of a batch: `_speedups` if a C
+compiler was found at installation, otherwise `_pure`. Both raise the same errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Decoding of the records in a batch, for consumers, the log cleaner and the coordinators.
-
-The broker stores and sends batches without decoding records (`batch.py`). Callers check the
-checksum first (`batch.crc_matches`).
-"""
+"""Decoding of the records in a batch. Callers check the checksum first (`batch.crc_matches`)."""
 
 from __future__ import annotations
 
@@ -32,13 +28,12 @@ class Record(NamedTuple):
 
 
 def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record]:
-    """Return the records of the batch at the start of `batch`, an empty list if compaction removed
-    all of them.
+    """Return the records of the batch at the start of `batch`; empty if compaction removed all of
+    them. Control batches are decoded, too.
 
-    Control batches are decoded, too; `control.py` parses their records. Raises CorruptionError if
-    the batch is damaged, BrokerError(MESSAGE_TOO_LARGE) if the decompressed records exceed
-    `decompressed_bytes_max`, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.
-    """
+    Raises CorruptionError if the batch is damaged, BrokerError(MESSAGE_TOO_LARGE) if the
+    decompressed records exceed `decompressed_bytes_max`, BrokerError(UNSUPPORTED_COMPRESSION_TYPE)
+    for an unknown codec."""
     header = read_header(batch)
     return read_records(
         records_payload(batch, header, decompressed_bytes_max),
@@ -53,8 +48,8 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record
 
 
 def record_times(batch: Buffer, *, decompressed_bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield the offset and the timestamp of each record in a batch, one record at a time to save
-    memory. Raises the errors of `decode_records`, also during the iteration."""
+    """Yield the offset and the timestamp of each record in a batch. Raises the errors of
+    `decode_records`, also during the iteration."""
     header = read_header(batch)
     payload = records_payload(batch, header, decompressed_bytes_max)
     for time_delta, offset_delta in iter_times(payload, header.record_count):
@@ -71,9 +66,8 @@ def records_payload(batch: Buffer, header: BatchHeader, decompressed_bytes_max: 
 
 
 def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> Buffer:
-    """Return the records of a batch, still encoded but decompressed. If the batch is not
-    compressed, the result is a slice of `batch`, not a copy. Raises the errors of
-    `decode_records`."""
+    """Return the records of a batch, still encoded but decompressed. Without compression the result
+    is a slice of `batch`, not a copy. Raises the errors of `decode_records`."""
     payload = _stored_records(batch, header)
     if _is_plain(payload, header, decompressed_bytes_max):
         return payload
@@ -83,9 +77,8 @@ def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: 
 def encoded_records_steps(
     batch: Buffer, header: BatchHeader, decompressed_bytes_max: int
 ) -> Generator[int, None, Buffer]:
-    """Return what `encoded_records` returns, in steps of a few milliseconds. Between two steps
-    yield the number of bytes that the earlier one has produced. Raises the errors of
-    `decode_records`."""
+    """Return the result of `encoded_records`, in steps of a few milliseconds. Yield the number of
+    bytes that each step but the last has produced. Raises the errors of `decode_records`."""
     payload = _stored_records(batch, header)
     if _is_plain(payload, header, decompressed_bytes_max):
         return payload
@@ -102,9 +95,8 @@ def _stored_records(batch: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _is_plain(payload: memoryview, header: BatchHeader, decompressed_bytes_max: int) -> bool:
-    """Return whether `payload` needs no decompression. This is also the case if it is empty: a
-    batch whose records were all removed by compaction has no compressed data, but keeps its codec
-    bits."""
+    """Return whether `payload` needs no decompression. True for a batch whose records compaction
+    has removed."""
     codec = header.codec
     if codec == Codec.NONE:
         return len(payload) <= decompressed_bytes_max

@@ -1,5 +1,5 @@
 """The choice of the implementation that encodes records for producers: the compiled one if it
-exists, otherwise the one in Python. `_pure_record_buffer.py` describes both."""
+exists, otherwise `_pure_record_buffer.py`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 """Lists the invalid records of a batch that the leader has rejected, with Kafka's messages
-(KIP-467).
-
-The loop over the records is in Python and runs in a thread; `validate.py` calls it only for
-rejected batches. The number of checked records and the number of listed records are limited,
-because a small batch may decompress to millions of records.
-"""
+(KIP-467). The number of checked and of listed records is limited, because a small batch may
+decompress to millions of records."""
 
 from __future__ import annotations
 
@@ -26,8 +22,7 @@ _LONG_MAX: Final = 2**63 - 1
 
 
 class RecordError(NamedTuple):
-    """The error of one record. `batch_index` is the position of the record in its batch, from
-    0."""
+    """The error of one record. `batch_index` is the position of the record in its batch, from 0."""
 
     batch_index: int
     message: str
@@ -44,7 +39,7 @@ class RecordsRefused(BrokerError):
 
 class Expected(NamedTuple):
     """The conditions that each record must meet. `earliest` and `latest` limit the timestamp, in
-    ms; they are None if timestamps are not checked."""
+    ms; None if timestamps are not checked."""
 
     needs_key: bool
     earliest: int | None
@@ -53,8 +48,8 @@ class Expected(NamedTuple):
 
 
 class Times(NamedTuple):
-    """The source of the records' timestamps: `base` plus the timestamp delta of the record. If the
-    producer set LogAppendTime, `append_time` is the timestamp of all records."""
+    """The source of the records' timestamps: `base` plus the timestamp delta of the record. With
+    LogAppendTime, `append_time` is the timestamp of all records."""
 
     base: int
     append_time: int | None
@@ -63,8 +58,8 @@ class Times(NamedTuple):
 def name_records(
     refused: RecordsRefused, payload: bytes, record_count: int, times: Times, expected: Expected
 ) -> RecordsRefused:
-    """Find the invalid records of a batch. Return an exception that lists them, or `refused` if all
-    checked records are valid. `payload` has the encoded records. Raises CorruptionError for damaged
+    """Return an exception that lists the invalid records of a batch, or `refused` if all checked
+    records are valid. `payload` has the encoded records. Raises CorruptionError for damaged
     records."""
     errors: list[RecordError] = []
     has_wrong_time = False

@@ -1,9 +1,6 @@
-"""The checks of a leader before it appends a producer's batch.
-
-Most batches are checked by header and checksum alone. The leader decodes keys and timestamps of
-records only if the topic is compacted or limits the age of records. The log checks the producer
-state (sequence numbers, producer epochs).
-"""
+"""The checks of a leader before it appends a producer's batch. Most batches are checked by
+header and checksum alone; records are decoded only if the topic is compacted or limits the age
+of records."""
 
 from __future__ import annotations
 
@@ -55,8 +52,8 @@ times `max.message.bytes` if that is larger."""
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """The conditions that a produced batch must meet. They come from the topic's configuration and
-    from the version of the Produce request."""
+    """The conditions that a produced batch must meet, by the topic's configuration and the version
+    of the Produce request."""
 
     max_message_bytes: int
     """The maximum size of a batch (`max.message.bytes`)."""
@@ -97,13 +94,12 @@ class BatchRules:
 
 
 def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> BatchHeader:
-    """Check `data`, the batch that a Produce request has for one partition, and return the batch
-    header. `now_ms` is the broker's clock in ms since 1970. `data` is not changed.
+    """Check `data`, the batch in a Produce request for one partition, and return the batch header.
+    `now_ms` is the broker's clock in ms since 1970. `data` is not changed.
 
     Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
-    INVALID_RECORD. If records are invalid, raises RecordsRefused with an empty list of records.
-    """
+    INVALID_RECORD. If records are invalid, raises RecordsRefused with an empty list of records."""
     if data is None or not len(data):
         raise _invalid("the request has no records for the partition, expected one batch")
     accepted = validate_quickly(data, rules, now_ms)
@@ -126,9 +122,8 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
 
 
 def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | None:
-    """Return the header of the batch in `data` if one combined check shows that the batch is valid.
-    Return None if the batch needs the separate checks of `validate_produced`: it may be invalid, is
-    transactional, or its records must be decoded. The combined check accepts nearly all batches."""
+    """Return the header of a batch that one combined check shows to be valid. Return None if the
+    batch needs the separate checks of `validate_produced`."""
     size = len(data)
     if not HEADER_SIZE <= size <= rules._bytes_max:
         return None
@@ -154,8 +149,8 @@ def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeade
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
-    """Return whether `stored_form` must decompress or compress the records of the batch in `data`.
-    Both may take long."""
+    """Return whether `stored_form` must decompress or compress the records of the batch in
+    `data`."""
     if len(data) <= _CODEC_POSITION:
         return False
     codec = data[_CODEC_POSITION] & CODEC_MASK
@@ -166,8 +161,8 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
     """Check the batch in `data`, and return it as the leader stores it, with its header. The result
-    is `data` itself, or a new batch if the topic's codec differs from the producer's codec. Raises
-    the errors of `validate_produced`. If records are invalid, RecordsRefused lists them."""
+    is `data`, or a new batch if the topic has another codec. Raises the errors of
+    `validate_produced`. If records are invalid, RecordsRefused lists them."""
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused as refused:
@@ -347,8 +342,7 @@ def _decompressed_bytes_max(rules: BatchRules) -> int:
 
 
 def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
-    """Check the keys and the timestamps of the records, which must be decompressed for this. The
-    decompressed size is limited, because a small batch may decompress to gigabytes. Raises
+    """Decompress the records up to a limit, and check their keys and timestamps. Raises
     RecordsRefused, BrokerError."""
     try:
         payload = records_payload(data, header, _decompressed_bytes_max(rules))
