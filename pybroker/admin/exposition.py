@@ -1,5 +1,5 @@
 """The page `/metrics`: all metric families of the broker, and the process metrics of
-prometheus-client. Each family is a row in a table, such as those in `families.py`.
+prometheus-client.
 
 The broker renders the page in slices of about a millisecond, and serves clients between two slices.
 All values of a partition are read at the same moment.
@@ -49,8 +49,7 @@ _MS: Final = 1000.0
 
 
 def api_label(key: ApiKey) -> str:
-    """Return the name of an API in the labels of Kafka's metrics, such as Produce or
-    InitProducerId."""
+    """Return the name of an API in the labels of Kafka's metrics, such as InitProducerId."""
     return "".join(word.capitalize() for word in key.name.split("_"))
 
 
@@ -66,7 +65,7 @@ def meters(rooms: Rooms) -> Iterator[tuple[str, TimeMeter]]:
 
 
 class MetricsPage:
-    """The maker of the page `/metrics`. Each request gets a new page."""
+    """Renders the page `/metrics` once."""
 
     def __init__(self, view: BrokerView, watch: LoopWatch) -> None:
         self._view = view
@@ -222,9 +221,8 @@ def _of_progress(report: ProgressReport | None) -> _Many:
 
 
 def _is_told_here(rooms: Rooms, row: PartitionRow) -> bool:
-    """Return whether this broker's page shows the metrics of the partition. The leader's page shows
-    them; if the partition has no leader, the controller's page does. So a sum over all brokers
-    counts each partition once."""
+    """Return whether this broker's page shows the partition: it is the leader, or the controller if
+    there is no leader. So a sum over all brokers counts each partition once."""
     if row.log is not None and row.log.leads:
         return True
     return row.leader == NO_LEADER and rooms.controller.is_active

@@ -1,9 +1,8 @@
-"""The metrics whose values the broker reads when the page `/metrics` is requested. The
-tables of this module have an entry for each metric: its name, its meaning and the function that
-returns its value. `pybroker/metrics.py` has the metrics that the broker counts continuously.
+"""The metrics whose values are read when the page `/metrics` is requested: tables with the name,
+meaning and function of each. `pybroker/metrics.py` has those that are counted continuously.
 
-Names and units are those of Kafka's JMX exporter and of kafka_exporter, so that existing dashboards
-work. All other metrics begin with `pybroker_`. The page shows only metrics that have a row.
+Names and units are those of Kafka's JMX exporter and of kafka_exporter. All other metrics begin
+with `pybroker_`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
 @dataclass(frozen=True)
 class Sight:
-    """The state of a broker at one moment. The functions of the rows read their values from it."""
+    """The state of a broker at one moment, from which the rows read their values."""
 
     rooms: Rooms
     picture: Picture
@@ -61,24 +60,23 @@ class Sight:
 
 
 class Row(NamedTuple):
-    """A metric family, and the function that returns its lines on the page `/metrics`."""
+    """A metric family, and the function that returns its lines."""
 
     family: Family
     lines: Callable[[Sight], list[Line]]
 
 
 class PartitionFact(NamedTuple):
-    """A metric family with one line for each partition, and the function that returns the
-    partition's value."""
+    """A metric family with one line for each partition, and the function that returns a partition's
+    value."""
 
     family: Family
     value: Callable[[PartitionRow], int]
 
 
 class LogFact(NamedTuple):
-    """A metric family with one line for each log of this broker. If `of_leaders` is True, only the
-    logs of partitions that this broker leads have a line. The function returns the value of a
-    log."""
+    """A metric family with one line for each log of this broker, or, with `of_leaders`, for each
+    log that it leads. The function returns the value of a log."""
 
     family: Family
     value: Callable[[LogRow], int]
@@ -101,8 +99,8 @@ def _gauges(
 
 
 def _of_controller(word: str, meaning: str, value: Callable[[Sight], Number]) -> Row:
-    """Return the row of a gauge about the controller. As in Kafka, its value is 0 on a broker that
-    is not the controller."""
+    """Return the row of a gauge about the controller, which is 0 on every other broker, as in
+    Kafka."""
 
     def shown(at: Sight) -> Number:
         return value(at) if at.rooms.controller.is_active else 0

@@ -1,6 +1,4 @@
-"""The metrics of consumer groups: those of kafka_exporter, and pybroker's own. The table OF_GROUPS
-has a `GroupRow` for each metric: its name, type, labels and meaning, and the function that returns
-its lines."""
+"""The metrics of consumer groups: those of kafka_exporter, and pybroker's own."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ class GroupRow(NamedTuple):
 
 
 def group_lines(report: ProgressReport | None) -> Iterator[tuple[Family, list[Line]]]:
-    """Yield each metric family of consumer groups with its lines. Without a report (None) a family
-    has no lines."""
+    """Yield each metric family of consumer groups with its lines; without a report (None) it has no
+    lines."""
     for row in OF_GROUPS:
         yield row.family, [] if report is None else row.lines(report)
 

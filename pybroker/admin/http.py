@@ -1,8 +1,7 @@
 """The HTTP server of a broker: its paths, the page of each path, and the limits of connections.
 
-Only this module imports aiohttp. `service.py` imports this module late, because that import is
-slow. The server closes each connection after one request, because health checks and scrapers send
-only one.
+Only this module imports aiohttp, which is slow to import. The server closes each connection after
+one request.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class HttpServer:
         )
 
     async def open(self, listening: socket.socket) -> None:
-        """Accept connections on `listening`, a bound socket, from now on."""
+        """Accept connections on `listening`, a bound socket."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, sock=listening, backlog=_BACKLOG)
@@ -103,16 +102,16 @@ class HttpServer:
         await self._runner.cleanup()
 
     def _connection(self) -> asyncio.Protocol:
-        """Return the protocol that serves the request of a new connection. If CONNECTIONS_MAX
-        connections are open already, return the protocol that answers 503."""
+        """Return the protocol of a new connection: one that answers 503 if CONNECTIONS_MAX are open
+        already."""
         factory = self._runner.server
         if factory is None or len(factory.connections) >= CONNECTIONS_MAX:
             return _Busy()
         return factory()
 
     def _reap(self) -> None:
-        """Close each connection that has been open longer than CONNECTION_S_MAX. Then set a timer
-        for the next call of this method."""
+        """Close each connection that has been open longer than CONNECTION_S_MAX, and schedule the
+        next call."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         factory = self._runner.server
@@ -188,8 +187,7 @@ async def _last_words(_: web.Request, response: web.StreamResponse) -> None:
 
 
 class _Busy(asyncio.Protocol):
-    """The protocol of a connection above the limit: it sends status 503 and closes the
-    connection."""
+    """The protocol of a connection above the limit: sends status 503 and closes the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A transport of uvloop has the methods of asyncio.Transport, but is not a subclass.
@@ -199,8 +197,7 @@ class _Busy(asyncio.Protocol):
 
 
 def _request_log() -> logging.Logger:
-    """Return the logger for requests that fail. It drops malformed requests, which are errors of
-    the client and which aiohttp would log with stack traces."""
+    """Return the logger for requests that fail. It drops malformed requests."""
     requests = logging.getLogger(f"{__name__}.requests")
     if not requests.filters:
         requests.addFilter(_is_our_fault)

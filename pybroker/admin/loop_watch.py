@@ -1,9 +1,8 @@
-"""The load and the delay of the event loop, and histograms of the last minute for metrics that
-measure durations, such as request times.
+"""The load and the delay of the event loop, and durations of the last minute, such as request
+times.
 
-Kafka measures the idle ratio of its request handler threads. This broker has no such threads. It
-measures the idle ratio of the event loop's thread instead: the share of time in which the thread
-uses no CPU.
+Kafka measures the idle ratio of its request handler threads. This broker measures that of the event
+loop's thread: the share of time in which the thread uses no CPU.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ Buckets = Mapping[int, int]
 
 
 class LoopWatch:
-    """A measurement of the running event loop, from `start` to `stop`: its load, its delay, and the
-    durations that meters have counted in the last minute."""
+    """Measures the running event loop from `start` to `stop`, and keeps the durations that meters
+    have counted in the last minute."""
 
     def __init__(self, meters: Meters) -> None:
-        """Create a measurement that has not started. `meters` returns the metrics whose durations
-        of the last minute are stored, each as a unique name and a meter."""
+        """`meters` returns the (unique name, meter) pairs whose durations of the last minute are
+        kept."""
         self.lag = TimeMeter()
         self._meters = meters
         self._timer: asyncio.TimerHandle | None = None
@@ -54,7 +53,7 @@ class LoopWatch:
 
     def idle_share(self) -> float:
         """Return the share of the last minute, 0 to 1, in which the event loop's thread used no
-        CPU. The caller must run in this thread."""
+        CPU. Must be called in this thread."""
         began, used = self._busy[0]
         elapsed = time.monotonic() - began
         if elapsed <= 0:
@@ -62,8 +61,8 @@ class LoopWatch:
         return min(max(1.0 - (time.thread_time() - used) / elapsed, 0.0), 1.0)
 
     def recent(self, name: str, meter: TimeMeter) -> Buckets:
-        """Return the durations that `meter` has counted in the last minute, as the number of
-        durations in each bucket. `name` is the unique name of the meter."""
+        """Return the number of durations in each bucket that `meter` has counted in the last
+        minute. `name` is the meter's unique name."""
         before = self._past[0].get(name, {})
         counted = {
             bucket: count - before.get(bucket, 0) for bucket, count in meter.buckets.copy().items()

@@ -1,5 +1,5 @@
-"""The values of all partitions for the metrics page. The broker reads them in slices, so that it
-serves clients between two slices, even with thousands of partitions.
+"""The values of all partitions for the metrics page, read in slices, so that the broker serves
+clients meanwhile.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ the event loop. That many take about a millisecond."""
 
 
 class LogRow(NamedTuple):
-    """The values of the log of an open replica on this broker, in bytes and offsets. `min_isr` is
-    min.insync.replicas, or the number of replicas if that is smaller."""
+    """The values of an open replica's log, in bytes and offsets. `min_isr` is min.insync.replicas,
+    or the number of replicas if that is smaller."""
 
     size_bytes: int
     start: int
@@ -33,8 +33,8 @@ class LogRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """The values of a partition for the metrics page: broker ids and counts from the cluster's
-    metadata. `log` is None unless this broker has an open replica."""
+    """The values of a partition: broker ids and counts from the cluster's metadata. `log` is None
+    unless this broker has an open replica."""
 
     labels: str
     """The labels in Prometheus' text format: {topic="...",partition="..."}."""
@@ -53,8 +53,8 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The values of all topics and partitions. All values of one partition are read at the same
-    moment. Two partitions may be read at different moments."""
+    """The values of all topics and partitions. Only the values of one partition are of the same
+    moment."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]

@@ -8,8 +8,6 @@ A broker is ready if all these conditions hold:
 - Every log directory has free space.
 - Each replica that is assigned to it is open, undamaged and in sync.
 - No partition that it leads has a hanging transaction.
-
-This module changes no state.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class Condition:
 
 async def conditions(view: BrokerView) -> list[Condition]:
     """Return all conditions of readiness, in the order in which a starting broker fulfils them.
-    Before the broker's components exist, return only the condition `started`, which fails."""
+    Before the broker's components exist, the only one is `started`, which fails."""
     rooms = view.rooms
     if rooms is None:
         return [Condition("started", f"the broker is {view.phase.name.lower()}")]
@@ -103,17 +101,15 @@ async def _replica_faults(rooms: Rooms) -> str:
 
 
 def _named(faulty: Sequence[str]) -> str:
-    """Return the reason as text: the first few of the `faulty` partitions, and the number of the
-    others. Return an empty text if `faulty` is empty."""
+    """Return the first few `faulty` partitions and the number of the others as text, empty if there
+    is none."""
     more = f" and {len(faulty) - _NAMED_MAX} more" if len(faulty) > _NAMED_MAX else ""
     return "; ".join(faulty[:_NAMED_MAX]) + more
 
 
 async def _transaction_faults(rooms: Rooms) -> str:
-    """Return the reason that names the partitions with a hanging transaction. Such a transaction
-    has held back the last stable offset for longer than transaction.max.timeout.ms, so its
-    coordinator should have aborted it. read_committed consumers wait until an operator aborts
-    it."""
+    """Return the partitions with a hanging transaction as text. A transaction hangs if it has held
+    back the last stable offset for longer than transaction.max.timeout.ms."""
     limit_ms = rooms.layers().current.transaction_max_timeout_ms
     now_ms = rooms.replicas.clock.wall_ms()
     faulty = []
@@ -152,9 +148,8 @@ def _replica_fault(
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
-    """Return the latest known state of the partition: the state in the local replica or the state
-    in the broker's metadata. A leader's replica has the latest ISR. A follower's replica has the
-    ISR of the last LeaderAndIsr request, so within the same leader epoch the metadata is newer."""
+    """Return the latest known state of the partition: that of the local replica if it leads or has
+    a later leader epoch, else that in the broker's metadata."""
     state = partition.state
     if state is None:
         return facts.state

@@ -1,9 +1,8 @@
-"""The HTTP listener. The broker binds it together with its other listeners, but starts the HTTP
-server later.
+"""The HTTP listener, which is bound with the broker's other listeners. The HTTP server starts
+later.
 
-The HTTP libraries take longer to import than the rest of the broker. A thread imports them as soon
-as the broker serves clients, or after PATIENCE_S if the broker does not serve clients by then. A
-connection that arrives before the HTTP server starts waits in the backlog of the listener. This
+The HTTP libraries are slow to import. A thread imports them when the broker serves clients, or
+after PATIENCE_S. Until the HTTP server starts, connections wait in the listener's backlog. This
 module imports no HTTP library.
 """
 
@@ -31,12 +30,8 @@ _BACKLOG: Final = 64
 
 
 def bind_http(config: BrokerConfig) -> socket.socket | None:
-    """Return the listening socket, or None if HTTP is disabled.
-
-    Raises StartupError if the address cannot be bound. If the option is not set and another process
-    uses the default port (often a second broker on the machine), the function logs a warning and
-    returns None.
-    """
+    """Return the listening socket, or None if HTTP is disabled, or if the option is not set and the
+    default port is in use. Raises StartupError if a configured address cannot be bound."""
     address = config.http_address
     if address is None:
         return None
@@ -70,8 +65,8 @@ def bind_http(config: BrokerConfig) -> socket.socket | None:
 
 
 class AdminService:
-    """The owner of the HTTP server, from `start` to `close`. The pages show the broker's state as
-    `view` describes it; the code that starts the broker keeps `view` current."""
+    """Owns the HTTP server from `start` to `close`. The pages show `view`, which the code that
+    starts the broker keeps current."""
 
     def __init__(self, view: BrokerView, listening: socket.socket) -> None:
         self.view = view
@@ -85,8 +80,7 @@ class AdminService:
         self._task.start(self._serve)
 
     def broker_serves(self) -> None:
-        """Set the phase to running, and start the HTTP server. The broker calls this method as soon
-        as it accepts connections."""
+        """Set the phase to running, and start the HTTP server."""
         self.view.phase = Phase.RUNNING
         self._serves.set()
 

@@ -1,8 +1,5 @@
-"""The state of a broker that its HTTP pages show: its components, and its phase (starting,
-recovering, running, stopping).
-
-The pages only read this state. The HTTP server may start before the components exist; until then
-`rooms`, the components, is None.
+"""The state of a broker that its HTTP pages show: its components, None until they exist, and its
+phase (starting, recovering, running, stopping).
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from pybroker.storage.manager import LogManager
 
 
 class Phase(enum.Enum):
-    """The phase of a broker. The values are those of Kafka's metric BrokerState."""
+    """The phase of a broker, with the values of Kafka's metric BrokerState."""
 
     STARTING = 1
     RECOVERING = 2
@@ -32,8 +29,8 @@ class Phase(enum.Enum):
 
 
 class ControllerFacts(Protocol):
-    """The facts about the controller that the pages show. `controller_id` is None if the broker
-    knows no controller; `is_active` is true on the controller."""
+    """The facts about the controller that the pages show. `controller_id` is None if the controller
+    is unknown; `is_active` is True on the controller."""
 
     @property
     def controller_id(self) -> int | None: ...
@@ -47,8 +44,8 @@ class ControllerFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupNumbers:
-    """The consumer groups that a broker coordinates. `by_state` has the number of groups for each
-    state name in lower case. Load times are in seconds."""
+    """The consumer groups that a broker coordinates. `by_state` maps a state's name in lower case
+    to the number of groups. Load times are in seconds."""
 
     by_state: Mapping[str, int]
     partitions: int
@@ -134,8 +131,8 @@ class Rooms:
 
 @dataclass(slots=True)
 class BrokerView:
-    """The phase and the components of a broker, which its HTTP pages show. The code that starts and
-    stops the broker updates them."""
+    """The phase and the components of a broker, for its HTTP pages. The code that starts and stops
+    the broker updates them."""
 
     config: BrokerConfig
     phase: Phase = Phase.STARTING

@@ -1,7 +1,5 @@
-"""The levels of the process's loggers, under Kafka's names for levels. They can be read and changed
-while the broker runs (KIP-412: the resource type BROKER_LOGGER).
-
-`output.py` decides where lines are written.
+"""The levels of the process's loggers, under Kafka's names, readable and changeable at run time
+(KIP-412: the resource type BROKER_LOGGER).
 """
 
 from __future__ import annotations
@@ -29,15 +27,14 @@ _OTHERS: Final = ("aiohttp", "asyncio", "kazoo")
 
 
 def level_name(number: int) -> str:
-    """Return Kafka's name for a level of Python's logging, given its number: the name of the
-    nearest level at or below `number`, or TRACE if there is none."""
+    """Return Kafka's name of the nearest level at or below the level `number` of Python's logging,
+    or TRACE."""
     return next((name for name, value in LEVELS.items() if number >= value), "TRACE")
 
 
 def parse_level(text: str) -> int:
-    """Return the number of the level that `text` names. Upper and lower case are accepted, and so
-    are Python's names WARNING and CRITICAL. Raise ValueError for any other text; the message lists
-    the allowed names."""
+    """Return the number of the level that `text` names, in upper or lower case, also by Python's
+    names WARNING and CRITICAL. Raise ValueError, with the allowed names, for any other text."""
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:
@@ -46,8 +43,8 @@ def parse_level(text: str) -> int:
 
 
 def loggers() -> list[str]:
-    """Return the names of all loggers of this process, `root` first and the others sorted. Loggers
-    of libraries are included only if their lines go to the broker's log."""
+    """Return the names of all loggers whose lines go to the broker's log, `root` first and the
+    others sorted."""
     known = logging.root.manager.loggerDict
     names = {name for name in known if _is_shown(name)}
     for name in list(names):
@@ -58,23 +55,20 @@ def loggers() -> list[str]:
 
 
 def levels() -> dict[str, str]:
-    """Return the name of the level in force for each logger. A logger without a level of its own
-    has the level of its nearest parent that has one."""
+    """Return logger -> name of the level in force, its own or the nearest parent's."""
     return {name: level_name(_logger(name).getEffectiveLevel()) for name in loggers()}
 
 
 def own_level(logger: str) -> str | None:
-    """Return the name of the level that is set for this logger itself, None if the logger inherits
-    its parent's level. Raise ValueError if `loggers` does not contain the name."""
+    """Return the name of the logger's own level, or None if the logger inherits its parent's. Raise
+    ValueError if `loggers` does not contain the name."""
     number = _known(logger).level
     return None if number == logging.NOTSET else level_name(number)
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Set the level of this logger, which the loggers below it inherit. If `level` is None, the
-    logger inherits its parent's level again. The change takes effect at once.
-
-    Raise ValueError for an unknown logger or level, and for None on the root logger.
+    """Set the level of this logger, which the loggers below it inherit; None inherits the parent's
+    level again. Raise ValueError for an unknown logger or level, and for None on the root logger.
     """
     found = _known(logger)
     if level is None and found is logging.root:

@@ -1,8 +1,8 @@
 """The format of log lines, and where they are written: to standard output and, if a directory is
 given, to the files `server.log`, `controller.log` and `state-change.log`, as in Kafka.
 
-Each event is one line: text from a peer, such as a client id or a topic name, cannot begin a second
-line or move the cursor of a terminal. `log_levels.py` changes levels at run time.
+Each event is one line: text from a peer, such as a client id, cannot begin a second line or move
+the cursor of a terminal.
 """
 
 from __future__ import annotations
@@ -64,12 +64,9 @@ class LogOptions:
 
 
 def start_logging(options: LogOptions, stream: IO[str] | None = None) -> None:
-    """From now on write all log lines of the process to the destinations in `options`, and nowhere
-    else.
-
-    `stream` is used instead of standard output, if it is given. Raise StartupError if a log file
-    cannot be written, or if the configuration file is invalid.
-    """
+    """From now on write all log lines of the process to the destinations in `options`. `stream`
+    replaces standard output. Raise StartupError if a log file cannot be written or the
+    configuration file is invalid."""
     if options.config_file is not None:
         _configure(options.config_file)
         return
@@ -113,8 +110,8 @@ def _configure(path: str) -> None:
 
 
 def component_of(logger: str) -> str:
-    """Return the name of the file, without .log, to which a logger writes: `server`, `controller`
-    or `state-change`."""
+    """Return the file, without .log, to which a logger writes: `server`, `controller` or
+    `state-change`."""
     for parent, component in COMPONENTS.items():
         if logger == parent or logger.startswith(parent + "."):
             return component
@@ -170,7 +167,6 @@ class JsonFormatter(logging.Formatter):
 
 
 def _level(record: logging.LogRecord) -> str:
-    """Return Kafka's name of the record's level."""
     return {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(record.levelname, record.levelname)
 
 
@@ -191,9 +187,7 @@ def _cut(text: str, chars_max: int) -> str:
 
 
 class _Complaining:
-    """A log handler whose destination may fail, for example a full disk. If lines cannot be
-    written, the handler reports that on standard error at most once a minute, and the broker
-    continues."""
+    """A log handler that reports failed writes on standard error, at most once a minute."""
 
     _complained_at = -_COMPLAINT_INTERVAL_S
 
@@ -214,9 +208,7 @@ class _Complaining:
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False, which drops the line, for an INFO line of the logger STATE_CHANGE, unless
-        the level of that logger is DEBUG. Such a line is about a single partition, and
-        state-change.log has it. For standard output, the one line that the broker logs for the
-        whole request of the controller is enough."""
+        the level of that logger is DEBUG: state-change.log has that line."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

@@ -1,8 +1,4 @@
-"""A limit on log lines that a peer can cause: a hostile peer, which may cause a line with each
-connection, must not fill the disk.
-
-The caller asks before it logs a line. The next allowed line says how many lines have been left out.
-"""
+"""A limit on log lines that a peer can cause, so that a hostile peer does not fill the disk."""
 
 from __future__ import annotations
 
@@ -17,8 +13,8 @@ _OTHERS: Final = "others"
 
 
 class LogLimit:
-    """Allows at most `lines` log lines of each kind in `interval_s` seconds. The interval begins
-    with the first line of the kind.
+    """Allows at most `lines` log lines of each kind in `interval_s` seconds, from the first line of
+    the kind.
 
     Usage::
 
@@ -36,9 +32,8 @@ class LogLimit:
         self._kinds: dict[str, _Kind] = {}
 
     def allow(self, kind: str = "") -> int | None:
-        """Return None if the caller must not log this line. Otherwise return how many lines of this
-        kind have been left out since the last allowed one. `kind` must be a fixed word of the
-        caller, never text from a peer."""
+        """Return the number of lines of this kind that were left out since the last allowed one, or
+        None if the caller must not log. `kind` must be a fixed word, never text from a peer."""
         now = self._clock.monotonic()
         state = self._kinds.get(kind)
         if state is None:

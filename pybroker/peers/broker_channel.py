@@ -1,5 +1,4 @@
-"""The channel to another broker: sends requests, such as the controller's commands, on one
-connection. The channel connects at the first request, and again after every failure."""
+"""The channel to another broker, for the controller's commands and other requests."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ decodes a request, so a request must not be too large."""
 
 
 class RemoteBrokerChannel:
-    """The channel on which a broker sends requests to another broker. A controller sends its
-    commands on such a channel, a transaction coordinator its markers (`marker_channel.py`)."""
+    """Sends requests to another broker on one connection. It connects at the first request, and
+    again after every failure."""
 
     def __init__(
         self, broker: Broker, listener: str, *, client_id: str, timeout_s: float, connect_s: float
@@ -177,8 +176,8 @@ class RemoteBrokerChannel:
 
 
 def new_channel(config: BrokerConfig, controller: int, broker: Broker) -> RemoteBrokerChannel:
-    """Return the channel from the controller, whose broker id is `controller`, to `broker`. The
-    time limits are those of `config`."""
+    """Return the channel from the controller, whose broker id is `controller`, to `broker`, with
+    the time limits of `config`."""
     return RemoteBrokerChannel(
         broker,
         config.inter_broker_listener,
@@ -197,8 +196,7 @@ def _portions(
     items: Sequence[T], extent: Extent = Extent.SOME, *, at_least_one: bool = False
 ) -> Iterator[tuple[Sequence[T], Extent]]:
     """Split `items`, the partitions of a command, into portions that each fit into one request.
-    Yield each portion with the extent of its request (see `Extent`). The extents tell the receiver
-    whether the requests together name all partitions."""
+    Yield each portion with the extent of its request (see `Extent`)."""
     count = max(-(-len(items) // PARTITIONS_MAX), at_least_one or extent is not Extent.SOME)
     for number in range(count):
         if extent is Extent.SOME or count == 1:

@@ -1,5 +1,6 @@
 """A follower's channel to a leader on another broker: sends Fetch and ListOffsets requests on one
-connection to the inter-broker endpoint of the leader's broker."""
+connection.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ def new_fetchers(
     clock: Clock,
     metrics: Metrics,
 ) -> ReplicaFetchers:
-    """Create the fetchers with which this broker follows leaders on other brokers. `find` returns
-    the registered broker of an id, None if the id is unknown."""
+    """Return the fetchers with which this broker follows leaders on other brokers. `find` returns
+    the registered broker of an id, or None."""
 
     def endpoint(leader: int) -> Endpoint | None:
         broker = find(leader)
@@ -84,8 +85,8 @@ def new_fetchers(
 
 
 class FollowerLeaderChannel:
-    """A follower's channel to one leader. If a call is cancelled, the connection is closed:
-    otherwise the late response would arrive as the response to the next request."""
+    """A follower's channel to one leader. If a call is cancelled, the connection is closed;
+    otherwise its late response would be taken for the response to the next request."""
 
     def __init__(
         self,
@@ -93,8 +94,8 @@ class FollowerLeaderChannel:
         find: Callable[[], Endpoint | None],
         config: BrokerConfig,
     ) -> None:
-        """`find` returns the leader's current inter-broker endpoint, None if it is unknown. `find`
-        is called before every attempt to connect."""
+        """`find` is called before every attempt to connect, and returns the leader's inter-broker
+        endpoint (None: unknown)."""
         self._follower = follower
         self._find = find
         self._timeout_ms = config.replica_socket_timeout_ms
@@ -227,9 +228,8 @@ class FollowerLeaderChannel:
             await connection.close()
 
     async def _connected(self) -> Connection:
-        """Return the open connection. If there is none, connect. Responses have no size limit. A
-        leader returns at least one batch, whatever its size. A follower that could not receive that
-        batch would copy nothing from this leader any more."""
+        """Return the open connection, or a new one. Responses have no size limit, since a leader
+        returns at least one batch, whatever its size."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection

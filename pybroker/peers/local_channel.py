@@ -1,7 +1,6 @@
-"""A broker's channel to itself: carries out the controller's commands. If the controller runs in
-the same process, it calls this channel directly. The commands of a controller on another broker
-arrive as requests, and `handlers/control.py` passes them to this channel. Both callers get the same
-errors."""
+"""A broker's channel to itself: carries out the controller's commands, whether the controller runs
+in this process or its requests arrive from another broker.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class ProvenEpochs:
-    """Checks the controller epochs of commands against ZooKeeper. If no controller has had the
-    epoch of a command, the command does not come from a controller. Without this check any client
-    could send one command with a high epoch, and this broker would reject the real controller
+    """Checks in ZooKeeper that a controller has had the epoch of a command. Otherwise any client
+    could send a command with a high epoch, and this broker would reject the real controller
     forever."""
 
     def __init__(self, coord: Coord) -> None:
@@ -37,9 +35,8 @@ class ProvenEpochs:
         self._highest = -1
 
     async def prove(self, controller_epoch: int) -> None:
-        """Check that there has been a controller with this epoch. Raise BrokerError
-        CLUSTER_AUTHORIZATION_FAILED if there has been none, NETWORK_EXCEPTION if ZooKeeper does not
-        answer."""
+        """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED if no controller has had this epoch,
+        NETWORK_EXCEPTION if ZooKeeper does not answer."""
         if controller_epoch <= self._highest:
             return
         try:
@@ -75,7 +72,7 @@ class LocalBrokerChannel:
         self._on_facts = on_facts
 
     async def close(self) -> None:
-        """Do nothing: this channel has no connection to close."""
+        """Do nothing: this channel has no connection."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         # The command may wait for earlier ones. Its roles are stored in ZooKeeper already, so the
@@ -109,8 +106,8 @@ class LocalBrokerChannel:
         self._on_facts(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """Stop serving the partitions of the command, and delete those that the command marks with
-        `delete`. Return the result of each partition."""
+        """Stop serving the partitions of the command, delete those marked with `delete`, and return
+        the result of each partition."""
         answers = await self._replicas.stop_replica(command)
         deleted = (item.topic_partition for item in command.partitions if item.delete)
         gone = sum(answers[key] is ErrorCode.NONE for key in deleted)

@@ -1,5 +1,6 @@
-"""The channels on which a transaction coordinator sends markers to the brokers that lead the
-partitions: to another broker by WriteTxnMarkers requests, to its own broker by a direct call."""
+"""The channels on which a transaction coordinator sends markers to the partition leaders: to
+another broker by WriteTxnMarkers requests, to its own broker by a direct call.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def markers_request(markers: Sequence[TransactionMarker]) -> WriteTxnMarkersRequ
 
 def results(markers: Sequence[TransactionMarker], answer: WriteTxnMarkersResponse) -> Results:
     """Return the codes of each marker's partitions. As in Kafka, the response identifies a marker
-    by its producer id, and may have any order. Raises BrokerError if a marker has no result."""
+    by its producer id. Raises BrokerError if a marker has no result."""
     by_producer = {
         found.producer_id: {
             TopicPartition(topic.name, part.partition_index): error_code(part.error_code)

@@ -1,10 +1,7 @@
-"""Asks transaction coordinators on behalf of a leader whether partitions are in a transaction
-(KIP-890). A coordinator on another broker gets an AddPartitionsToTxn request with VerifyOnly. A
-coordinator on this broker is called directly.
+"""Asks transaction coordinators, on behalf of a leader, whether partitions are in a transaction
+(KIP-890): another broker by AddPartitionsToTxn with VerifyOnly, this broker by a direct call.
 
-Questions to the same broker from the same step of the event loop share one request. Further
-questions to that broker wait for the response and share the next request. So a broker with
-thousands of producers sends few requests.
+Each broker gets one request at a time. Questions that arrive meanwhile share the next request.
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ of `TransactionVerifier.verify`. Raises BrokerError."""
 class Verifier:
     """A `TransactionVerifier`. `find` returns the broker id of a transactional id's coordinator, or
     raises BrokerError. `channel_to` returns a new channel to another broker. `verify_here` asks the
-    coordinator on the broker `broker_id`, which is this broker."""
+    coordinator on this broker, whose id is `broker_id`."""
 
     def __init__(
         self,
@@ -159,8 +156,8 @@ def _as_broker_error(error: PybrokerError | OSError, broker_id: int) -> BrokerEr
 
 
 def _portion(waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
-    """Return the questions for one request, and those that are left. The response names the
-    transactions by their transactional id, so a request has each id once."""
+    """Return the questions for one request, which has each transactional id once, and those that
+    are left."""
     first: dict[str, _Question] = {}
     left = []
     for question in waiting:
@@ -194,7 +191,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[AddPartitionsToTxnTo
 
 
 def _answers(response: AddPartitionsToTxnResponse) -> dict[str, Errors]:
-    """Return the code of each partition of each transaction. Raise BrokerError for an error of the
+    """Return the code of each partition by transactional id. Raise BrokerError for an error of the
     whole request."""
     if response.error_code:
         code = error_code(response.error_code)
@@ -210,8 +207,8 @@ def _answers(response: AddPartitionsToTxnResponse) -> dict[str, Errors]:
 
 
 def _not_confirmed(partitions: Iterable[TopicPartition], codes: Errors) -> Errors:
-    """Return the error code of each partition that the coordinator has not confirmed. A partition
-    without a code in `codes` is not confirmed."""
+    """Return the error code of each partition that the coordinator has not confirmed, also of one
+    without a code in `codes`."""
     found = {}
     for key in partitions:
         code = codes.get(key, ErrorCode.INVALID_TXN_STATE)
@@ -236,7 +233,7 @@ def _settle(question: _Question, answers: Mapping[str, Errors], error: BrokerErr
 
 
 class RemoteCoordinator:
-    """A channel to another broker, on one connection to its inter-broker listener. It connects at
+    """Sends requests to another broker's inter-broker listener on one connection. It connects at
     the first request, and again after every failure."""
 
     def __init__(
