@@ -1,9 +1,6 @@
-"""The records that the producer has not sent yet: for each partition a queue of batches, of which
-the last one accepts more records.
-
-This module does not wait, send or read a clock. The caller passes all times, in seconds of the
-monotonic clock. A partition's queue has the records in the order of `send`.
-"""
+"""The records that the producer has not sent yet: for each partition a queue of batches, in the
+order of `send`. The last batch accepts more records. All times are in seconds of the monotonic
+clock."""
 
 from __future__ import annotations
 
@@ -25,17 +22,14 @@ from pybroker.records.record_buffer import RecordBuffer
 class ProducerBatch:
     """A batch of records for one partition.
 
-    `ordinal` is a tuple: the batches of a partition are sent in the order of their ordinals. The
-    halves of a split batch have its ordinal with 0 and 1 appended. `base_sequence` is -1 until an
-    idempotent producer first sends the batch. Retries keep it, unless the producer resets the
-    partition's sequence numbers. `maybe_written` is true if an earlier attempt may have written the
-    batch to the log. `expired` is true if the records have failed, but the producer still waits for
-    the response.
+    Batches are sent in the order of their `ordinal`; the halves of a split batch have its ordinal
+    with 0 and 1 appended. `base_sequence` is -1 until an idempotent producer first sends the batch;
+    retries keep it. `maybe_written`: an earlier attempt may have written the batch to the log.
+    `expired`: the records have failed, but the response is still awaited.
 
-    `records` are the encoded records. They are released once they are compressed in `payload`.
-    `memory` is the number of bytes that the batch has taken from the memory budget. `halves` are
-    the two batches that replace a split batch. `outcome` is None until the batch is delivered or
-    has failed; `waiters` wait for it.
+    `records` are the encoded records, released once they are compressed in `payload`. `memory` is
+    the number of bytes taken from the memory budget. `outcome` is None until the batch is delivered
+    or has failed.
     """
 
     topic_partition: TopicPartition
@@ -70,14 +64,14 @@ class ProducerBatch:
 
     @property
     def settled(self) -> bool:
-        """Return whether each record has an outcome."""
+        """Whether each record has an outcome."""
         if self.halves is not None:
             return all(half.settled for half in self.halves)
         return self.outcome is not None
 
     def at(self, index: int) -> tuple[ProducerBatch, int]:
-        """Return the batch that now has the record with the place `index` in this batch, and the
-        record's place there. If this batch was split, the record is in another batch."""
+        """Return the batch that now has the record `index` of this batch, and the record's index
+        there. They differ after a split."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -90,8 +84,7 @@ class ProducerBatch:
         return self.memory - before
 
     def settle(self, outcome: Outcome) -> None:
-        """Set the outcome of all records, and release their memory. Only the first outcome
-        counts."""
+        """Set the outcome of all records, unless it is set, and release their memory."""
         if self.outcome is not None:
             return
         self.outcome = outcome
@@ -104,7 +97,7 @@ class ProducerBatch:
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether a task waits for the outcome. A cancelled task does not wait any more."""
+        """Return whether a task waits for the outcome."""
         return any(not waiter.future.done() for waiter in self.waiters)
 
     @property
@@ -114,8 +107,8 @@ class ProducerBatch:
     @property
     def may_be_split(self) -> bool:
         """Return whether to split the batch if it is too large for the broker. A batch that an
-        earlier leader with a larger limit may have stored is not split, because a broker would not
-        recognize its halves as duplicates."""
+        earlier leader may have stored is not split, because a broker would not recognize its halves
+        as duplicates."""
         is_known_again = self.has_sequence and self.maybe_written
         return self.count > 1 and not self.expired and not is_known_again
 
@@ -126,8 +119,8 @@ class ProducerBatch:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The place of an appended record: the index `index` in `batch`. `size` is its size in bytes.
-    `began` tells that the record is the first of a new batch, which the sender must schedule."""
+    """The place of an appended record: `index` in `batch`. `size` is in bytes. `began`: the record
+    is the first of a new batch."""
 
     batch: ProducerBatch
     index: int
@@ -136,18 +129,14 @@ class Appended:
 
     @property
     def filled(self) -> bool:
-        """Return whether the batch has no space for another record of the same size, so that the
-        sender may send the batch at once."""
+        """Return whether the batch has no space for another record of the same size."""
         return self.batch.records.full
 
 
 class PartitionQueue:
-    """The batches of one partition. `waiting` has those that wait to be sent, oldest first.
-    `in_flight` has those that were sent and whose response the producer awaits.
-
-    `last` is the last batch that was begun. Unless it is closed, it is the last of `waiting` and
-    accepts more records.
-    """
+    """The batches of one partition: `waiting` to be sent, oldest first, and `in_flight`, whose
+    response is awaited. `last` is the last batch that was begun. Unless it is closed, it is the
+    last of `waiting` and accepts more records."""
 
     __slots__ = (
         "_bytes_before", "in_flight", "last", "next_ordinal", "sequences", "topic_partition",
@@ -188,19 +177,17 @@ class PartitionQueue:
         self.waiting.remove(batch)
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Move `batch` from the batches in flight back into the queue, before all later batches, so
-        that the sender sends it again."""
+        """Move `batch` from `in_flight` back to `waiting`, before all later batches."""
         self.in_flight.remove(batch)
         self.insert(batch)
 
     def insert(self, batch: ProducerBatch) -> None:
-        """Insert `batch` into the waiting batches, at the place that its ordinal gives."""
+        """Insert `batch` into `waiting` by its ordinal."""
         place = sum(1 for other in self.waiting if other.ordinal < batch.ordinal)
         self.waiting.insert(place, batch)
 
     def has_numbers_before(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch before `batch` in the order of sending, waiting or in flight, has
-        a sequence number."""
+        """Return whether an earlier batch, waiting or in flight, has a sequence number."""
         return any(
             other.has_sequence and other.ordinal < batch.ordinal
             for other in (*self.in_flight, *self.waiting)
@@ -208,9 +195,8 @@ class PartitionQueue:
 
     def lost_sequence(self, batch: ProducerBatch, code: ErrorCode) -> bool:
         """Return whether the error code means that the broker no longer knows the producer's
-        sequence numbers. The producer then resets them. The broker also returns
-        OUT_OF_ORDER_SEQUENCE_NUMBER if `batch` has overtaken an earlier batch that is still in
-        flight; the result is then False."""
+        sequence numbers. False for OUT_OF_ORDER_SEQUENCE_NUMBER if `batch` has overtaken an earlier
+        batch in flight."""
         if not batch.has_sequence:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -230,12 +216,10 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """The unsent and unanswered batches of a producer, in one queue for each partition.
-
-    Only the last batch of a queue accepts records. The batch is closed when the next batch begins,
-    or when the sender sends the batch. `flushing` is the number of calls of `flush` that
-    wait. While it is above 0, no batch waits for linger.ms.
-    """
+    """The unsent and unanswered batches of a producer, in one queue for each partition. Only the
+    last batch of a queue accepts records, until the next one begins or the batch is sent.
+    `flushing` is the number of calls of `flush` that wait; above 0, no batch waits for
+    linger.ms."""
 
     def __init__(
         self, *, batch_size: int, linger_s: float, idempotent: bool, in_flight_max: int
@@ -253,7 +237,7 @@ class Accumulator:
         self.flushing = 0
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the queue of a partition, a new one at the first call."""
+        """Return the queue of a partition."""
         queue = self.queues.get(topic_partition)
         if queue is None:
             queue = self.queues[topic_partition] = PartitionQueue(topic_partition)
@@ -268,7 +252,7 @@ class Accumulator:
         headers: Iterable[tuple[str, Buffer | None]],
         now: float,
     ) -> Appended:
-        """Add a record to the last batch of its partition, or to a new batch if it does not fit.
+        """Add a record to the last batch of its partition, or to a new one if it does not fit.
         Raises the errors of `RecordBuffer.append`; the queue is then unchanged."""
         last = queue.last
         if last is not None and not last.closed:
@@ -294,15 +278,14 @@ class Accumulator:
         return found
 
     def ready(self, now: float) -> Iterator[PartitionQueue]:
-        """Yield the partition queues whose oldest waiting batch the sender may send at the time
-        `now`."""
+        """Yield the queues whose oldest waiting batch may be sent at the time `now`."""
         for queue in self.active():
             if queue.waiting and self._may_send(queue) and self._due(queue) <= now:
                 yield queue
 
     def next_due(self, now: float) -> float | None:
-        """Return the earliest time after `now` at which a waiting batch becomes due, or None if
-        there is no such batch."""
+        """Return the earliest time after `now` at which a waiting batch becomes due; None if there
+        is none."""
         moments = [
             due
             for queue in self.active()
@@ -311,8 +294,7 @@ class Accumulator:
         return min(moments, default=None)
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """Move the oldest waiting batch of the queue to its batches in flight, close it, and return
-        it."""
+        """Move the oldest waiting batch to the batches in flight, close it, and return it."""
         batch = queue.waiting.popleft()
         batch.closed = True
         queue.in_flight.append(batch)
@@ -328,7 +310,7 @@ class Accumulator:
         return any(queue.topic_partition.topic == topic for queue in self.active())
 
     def batches(self) -> list[ProducerBatch]:
-        """Return all batches that wait or are in flight, without those that have expired."""
+        """Return all batches that wait or are in flight, except expired ones."""
         return [
             batch
             for queue in self.active()
@@ -337,9 +319,8 @@ class Accumulator:
         ]
 
     def _due(self, queue: PartitionQueue) -> float:
-        """Return the time at which the oldest waiting batch of the queue may be sent. A new batch
-        may be sent at once if it is full or a call of `flush` waits, otherwise linger.ms after its
-        creation. A batch that is sent again may be sent after its backoff."""
+        """Return when the oldest waiting batch may be sent: at once if it is full or `flush` waits,
+        else linger.ms after its creation; after a failure at the end of its backoff."""
         batch = queue.waiting[0]
         if batch.attempts:
             return batch.next_try
@@ -372,9 +353,9 @@ class Accumulator:
         )
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch, records: Sequence[Record]) -> None:
-        """Replace `batch`, which is in flight and too large for the broker, with two batches of
-        half its records. Both wait at the place of `batch` in the queue, without sequence numbers.
-        `records` are the records of the batch, at least two."""
+        """Replace `batch`, which is in flight and too large for the broker, with two waiting
+        batches of half its records, without sequence numbers. `records` are those of the batch, at
+        least two."""
         queue.in_flight.remove(batch)
         middle = len(records) // 2
         first, second = (

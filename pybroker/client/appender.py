@@ -1,5 +1,5 @@
-"""The appending of records to the producer's batches, with the waits that this needs: for the
-metadata of a topic and for memory."""
+"""Appends records to the producer's batches, after waiting for the metadata of a topic and for
+memory."""
 
 from __future__ import annotations
 
@@ -48,17 +48,13 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Append no record. This is `Appender.join` of a producer with serializers, whose records must
-    be serialized before they can join a batch. A producer without serializers saves the check."""
+    """Append no record: `Appender.join` of a producer with serializers."""
 
 
 class Appender:
-    """Appends records to the batches of an accumulator.
-
-    `filled` tells whether a record has filled its batch since the producer has last yielded to the
-    event loop. `check_running` raises Closed if the producer accepts no records. The appender
-    shares its sender and its transactions with the producer.
-    """
+    """Appends records to the batches of an accumulator. `filled`: a record has filled its batch
+    since the producer last yielded to the event loop. `check_running` raises Closed if the producer
+    accepts no records."""
 
     def __init__(
         self,
@@ -126,9 +122,8 @@ class Appender:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Delivery | CheckedRecord:
-        """Serialize and check a record that `join` did not append. If the serialized record can
-        join a batch, append it and return its delivery. Otherwise return the checked record, for
-        `wait_and_append`. Raises SerializationFailed."""
+        """Serialize and check a record that `join` did not append. Return its delivery if it can
+        join a batch, else the checked record for `wait_and_append`. Raises SerializationFailed."""
         if self._serializers is not None:
             key, value = self._serializers.record(topic, headers, key, value, partition)
             delivery = self._open_batches.append(
@@ -183,8 +178,8 @@ class Appender:
     async def append_many(
         self, bulk: BulkAppend, partition: int | None, give_way: Callable[[], Awaitable[None]]
     ) -> None:
-        """Append all records of `bulk` to `partition`. If it is None, append each to the partition
-        that the topic's route chooses. Call `give_way` after each piece."""
+        """Append all records of `bulk` to `partition` (None: where the topic's route sends each).
+        Call `give_way` after each piece."""
         self._check_running()
         number = None if self._transactions is None else self._transactions.check_open("send_many")
         self.use(bulk.topic)
@@ -238,8 +233,8 @@ class Appender:
         return Delivery(appended.batch, appended.index, timestamp)
 
     def _chosen(self, topic: TopicInfo, key: bytes | None, value: bytes | None) -> int | None:
-        """Return the partition that the application's partitioner chooses. Raises ValueError if
-        the topic has no such partition."""
+        """Return the choice of the application's partitioner. Raises ValueError if the topic has no
+        such partition."""
         assert self._partitioner is not None
         chosen = self._partitioner(topic, key, value)
         if chosen is not None and chosen not in topic.partitions:
@@ -250,7 +245,6 @@ class Appender:
         return chosen
 
     def _route(self, topic: TopicInfo) -> Route:
-        """Return the route of a topic with its current metadata."""
         route = self._current_routes.get(topic.name)
         if route is None:
             route = self._routes.get(topic.name)
@@ -279,8 +273,7 @@ class Appender:
 
     def is_idle(self, topic: str) -> bool:
         """Return whether metadata requests may omit the topic: no record was sent to it for
-        metadata.max.idle.ms, and no batch or call of `send` waits. A metadata request that names a
-        deleted topic could recreate it."""
+        metadata.max.idle.ms, and no batch or call of `send` waits."""
         idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
         limit_s = max(self._options.metadata_max_idle_ms, self._options.max_block_ms) / 1_000
         if idle_s <= limit_s or self._accumulator.holds(topic):
@@ -289,7 +282,7 @@ class Appender:
         return True
 
     def _known(self, topic: str) -> TopicInfo | None:
-        """Return the metadata of a topic, None if it is not known or has an error."""
+        """Return the metadata of a topic; None if it is unknown or has an error."""
         known = self._cluster.view.topics.get(topic)
         if known is None or known.error != ErrorCode.NONE or not known.partitions:
             return None

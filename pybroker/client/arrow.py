@@ -1,8 +1,5 @@
-"""Records as Arrow record batches, with the columns of Spark's Kafka source.
-
-pyarrow is optional (extra `arrow`). This module imports it only when one of its functions is
-called.
-"""
+"""Records as Arrow record batches, with the columns of Spark's Kafka source. pyarrow is optional
+(extra `arrow`), and imported only when a function is called."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ _INT32_BYTES: Final = 4
 
 
 def arrow_schema(*, headers: bool = False) -> Schema:
-    """Return the schema of the record batches from `record_batch`, with the columns of Spark's
-    Kafka source and types that Spark accepts.
+    """Return the schema of the record batches from `record_batch`, as in Spark's Kafka source.
 
     The columns are: key (binary), value (binary), topic (string), partition (int32), offset
     (int64), timestamp (microseconds, UTC), timestampType (int32; 0: set by the producer, 1: set by
@@ -39,13 +35,10 @@ def arrow_schema(*, headers: bool = False) -> Schema:
 def record_batch(
     topic: str, partition: int, columns: Columns, names: Sequence[str] | None = None
 ) -> RecordBatch:
-    """Return an Arrow record batch with one row for each record in `columns`, which all belong to
-    one partition. Keys, values and headers are not copied.
-
-    `names` selects the columns of the result and their order. None selects all columns that the
-    ColumnBuilder built, in the order of Spark's Kafka source. Raises ValueError for a name that is
-    not in `arrow_schema` or whose column was not built, and ImportError without pyarrow.
-    """
+    """Return an Arrow record batch of these records of one partition. Keys, values and headers
+    are not copied. `names` selects the columns and their order (None: all built columns). Raises
+    ValueError for a name that is not in `arrow_schema` or not built; ImportError without
+    pyarrow."""
     built = {
         "key": columns.keys,
         "value": columns.values,
@@ -78,12 +71,9 @@ def record_batch(
 def keys_and_values(
     batch: RecordBatch,
 ) -> tuple[list[bytes | None] | None, list[bytes | None]]:
-    """Return the columns key and value of an Arrow record batch as lists. Without a column key, the
-    first result is None. The columns are binary or text; text becomes UTF-8.
-
-    Raises ValueError if the column value is missing, if a column has another type, and if there is
-    any other column, because its data would be lost.
-    """
+    """Return the columns key and value as lists of bytes; keys None without the column. Text
+    becomes UTF-8. Raises ValueError if the column value is missing, if a column has another type
+    than binary or text, and for any other column."""
     names = batch.schema.names
     extra = sorted(set(names) - {"key", "value"})
     if "value" not in names or extra:

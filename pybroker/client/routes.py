@@ -1,8 +1,5 @@
 """The partitions of a topic as a producer uses them. A record with a key goes to the same partition
-as with the Java client. Records without a key stay with one partition for a while.
-
-This module does no I/O.
-"""
+as with the Java client. Records without a key stay with one partition for a while."""
 
 from __future__ import annotations
 
@@ -16,9 +13,7 @@ from pybroker.records.record_buffer import partition_of_key
 
 
 class Route:
-    """The queues of a topic's partitions. `topic` is the metadata of the last `update`,
-    `partition_count` the number of partitions. `queues` has the queues of the partitions that were
-    used since the last `update`.
+    """The queues of a topic's partitions that were used since the last `update`.
 
     Records without a key go to the queue `sticky` until it has received about `sticky_bytes`, then
     to that of another partition, so that batches are full and partitions get equal shares (KIP-480,
@@ -47,7 +42,7 @@ class Route:
         self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
-        """Use the partitions of this metadata, and forget the queues that were used before."""
+        """Use the partitions of this metadata, and forget all queues."""
         self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [
@@ -58,7 +53,6 @@ class Route:
             self.sticky = None
 
     def queue(self, partition: int) -> PartitionQueue:
-        """Return the queue of a partition."""
         queue = self.queues.get(partition)
         if queue is None:
             queue = self.queues[partition] = self._open_queue(
@@ -67,9 +61,9 @@ class Route:
         return queue
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of at most `size` bytes. A record without a key needs a
-        partition with a leader. A record with a key may go to any partition, because the partition
-        of a key must not depend on failures."""
+        """Return the queue for a record of at most `size` bytes. Without a key, the topic must have
+        a partition with a leader. With a key, the partition may have none: a key's partition must
+        not depend on failures."""
         if key is not None:
             return self.queue(partition_of_key(key, self.partition_count))
         sticky = self.sticky
@@ -79,7 +73,7 @@ class Route:
         return sticky
 
     def _next(self) -> int:
-        """Return a random partition with a leader, but not the current one if there are others."""
+        """Return a random partition with a leader, another than the current one if possible."""
         numbers = self._available
         if self.sticky is None:
             return numbers[self._rng.randrange(len(numbers))]

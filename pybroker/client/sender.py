@@ -1,9 +1,9 @@
 """The sender of the producer. It sends the batches of the accumulator, and handles the broker's
 response for each batch.
 
-One loop selects batches and writes requests. Each request in flight has a task that awaits its
-response, so the loop never waits for one broker while it could send to another. `_settle` and the
-functions below it handle the responses, with the rules of the Java client's sender.
+One loop selects batches and writes requests. A task awaits each response, so the loop never waits
+for one broker while it could send to another. `_settle` and the functions below it handle the
+responses, with the rules of the Java client.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Sender:
 
     @property
     def broken(self) -> BaseException | None:
-        """The error after which the producer cannot send any more, or None."""
+        """The error after which the producer cannot send any more; None if it can."""
         return self._broken
 
     @property
@@ -121,7 +121,7 @@ class Sender:
         return [problem for problem in problems if problem]
 
     async def close(self) -> int:
-        """Fail all undelivered records with Closed, and stop the tasks. Return the number of failed
+        """Fail all undelivered records with Closed, and stop the tasks. Return the number of these
         records. Idempotent."""
         try:
             await self._tasks.close()
@@ -160,9 +160,8 @@ class Sender:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Sleep until `wake` is called or until a batch is due. While any batch is undelivered,
-        sleep at most LOOK_AGAIN_S, because no signal reports an expired deadline or a reachable
-        broker."""
+        """Sleep until `wake` is called or a batch is due, at most LOOK_AGAIN_S while a batch is
+        undelivered: no signal reports an expired deadline or a reachable broker."""
         limit = None
         if self._accumulator.outstanding:
             due = self._accumulator.next_due(now)
@@ -174,8 +173,7 @@ class Sender:
             pass
 
     async def _identify(self) -> None:
-        """Get a producer id from a broker, in a background task, so that the loop can check
-        deadlines meanwhile."""
+        """Get a producer id from a broker, in a background task."""
         assert self._identity is not None
         try:
             await self._identity.obtain()
@@ -195,7 +193,7 @@ class Sender:
 
     def _attend(self, transactions: TransactionManager) -> None:
         """Fail the waiting batches of a transaction that cannot be committed any more. In a new
-        epoch, start the sequence numbers of all partitions again."""
+        epoch, restart the sequence numbers of all partitions."""
         if transactions.doomed:
             error = transactions.error or TransactionConflict("the transaction is aborted")
             for queue in self._accumulator.active():
@@ -238,8 +236,8 @@ class Sender:
                     used = 0
 
     def _sendable(self, now: float) -> Iterator[tuple[int, Connection, list[PartitionQueue]]]:
-        """Yield each leader that can get a request now, its connection, and the queues whose oldest
-        batch can be sent."""
+        """Yield (leader, its connection, queues whose oldest batch can be sent) for each leader
+        that can get a request now."""
         by_node: dict[int, list[PartitionQueue]] = {}
         for queue in list(self._accumulator.ready(now)):
             if self._transactions and not self._transactions.may_send(queue.topic_partition):
@@ -315,9 +313,9 @@ class Sender:
         request: ProduceRequest,
         chosen: list[tuple[PartitionQueue, ProducerBatch]],
     ) -> None:
-        """Send a request and handle the response for each of its batches. Requests are sent in the
-        order in which the loop creates their tasks, because the event loop runs the first steps of
-        tasks in this order."""
+        """Send a request and handle the response for each batch. Requests are sent in the order in
+        which their tasks are created, because the event loop runs the first steps of tasks in this
+        order."""
         timeout_s = self._options.request_timeout_ms / 1_000
         began = self._cluster.clock.monotonic()
         try:
@@ -427,9 +425,8 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Check for a gap in the sequence numbers, if a failed batch may have left one. The check
-        waits until all other batches with numbers are done. If there is a gap, the producer resets
-        the numbers."""
+        """Once all batches with sequence numbers are done, reset the numbers if a failed batch has
+        left a gap."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()
@@ -484,7 +481,7 @@ class Sender:
         return "".join(f"; {failure.address}: {failure.reason}" for failure in failures)
 
     def _break(self, error: BaseException) -> None:
-        """Fail all undelivered and all later records, because the producer cannot send any more."""
+        """Fail all undelivered and all later records."""
         if self._broken is None:
             self._broken = error
             self.on_break()
