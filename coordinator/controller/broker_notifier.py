@@ -165,9 +165,9 @@ class BrokerNotifier:
         """Let the sender send the first roles and the first metadata, with Extent.ALL if they are
         complete.
 
-        A broker removes each replica that roles with Extent.ALL do not name. So nothing is marked
-        if the controller could not read all topics, and no roles while a partition of the broker
-        has no stored state.
+        A broker removes each replica that roles with Extent.ALL do not name. So the controller uses
+        it for neither if it could not read all topics, and not for roles while a partition of the
+        broker has no stored state.
         """
         whole = not self._context.damaged
         lacks_state = any(

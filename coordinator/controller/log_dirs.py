@@ -55,7 +55,7 @@ class LogDirFailures:
 
     async def _look_at(self, broker_id: int) -> None:
         """Read the states of all partitions with a replica on the broker. If the broker has left an
-        ISR, send the state to the replicas. Elect leaders for partitions without one."""
+        ISR, send the state to the replicas. Elect leaders for partitions without a leader."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -120,7 +120,8 @@ class LogDirFailures:
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
         """Whether broker `leader` leads the partition, and another replica may lead and has not
-        refused. Otherwise leadership would move forever between replicas that all refuse."""
+        refused. If refusals did not count, leadership would move forever between replicas that all
+        refuse."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:

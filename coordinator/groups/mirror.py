@@ -262,7 +262,7 @@ class GroupMirror:
             await remove_empty_topics(self._coord, self._writes, group_id, ())
 
     async def _write(self, group_id: str, changes: Sequence[Change]) -> None:
-        """Raises BrokerError if a change is refused."""
+        """Write the changes. Raises BrokerError if one is refused."""
         codes = await self._writes.write(changes)
         failed = next((code for code in codes if code is not ErrorCode.NONE), None)
         if failed is not None:

@@ -151,14 +151,14 @@ class _GroupValue(Message):
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """Raises ValueError for names of more than 32,767 bytes."""
+    """Encode the key of an offset. Raises ValueError for names of more than 32,767 bytes."""
     topic, partition = key.topic_partition
     stored = _OffsetKey(group=key.group_id, topic=topic, partition=partition)
     return _encode(stored, OFFSET_KEY_VERSION)
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """Raises ValueError for an id of more than 32,767 bytes."""
+    """Encode the key of a group. Raises ValueError for an id of more than 32,767 bytes."""
     return _encode(_GroupKey(group=group_id), GROUP_KEY_VERSION)
 
 

@@ -171,7 +171,6 @@ class RecordedOffsets:
         return known is None or known.record_offset < record_offset
 
     def _drop_pending(self, key: OffsetKey) -> None:
-        """Remove the offset from all open transactions."""
         for producer_id in self.pending.producers(key):
             dropped = self._open.get(producer_id, {}).pop(key, None)
             if dropped is not None:

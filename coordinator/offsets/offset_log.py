@@ -160,7 +160,7 @@ def records_of(
 
 
 def record_of(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Raises ValueError for text that is too long for a record."""
+    """Return the offset record. Raises ValueError for text that is too long for a record."""
     return KeyValue(encode_offset_key(key), encode_offset_value(committed))
 
 

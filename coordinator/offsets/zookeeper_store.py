@@ -111,8 +111,8 @@ class ZookeeperOffsets:
         """Write to nodes the offset records of the log that are newer than the nodes. Raises
         BrokerError, CoordError, MalformedNode.
 
-        Wait first until every in-sync replica follows this broker: from then on no earlier
-        coordinator has a valid leader lease.
+        Before, wait until every in-sync replica follows this broker, so that no earlier coordinator
+        has a valid leader lease.
         """
         await self._shard.followed()
         self._log.begin()
@@ -200,7 +200,7 @@ class ZookeeperOffsets:
         self._transactions.add(ended)
 
     async def _keep_records(self, refused: Mapping[OffsetKey, CommittedOffset | None]) -> None:
-        """Append offsets that ZooKeeper has refused as records, which the next load tries to move
+        """Append records for offsets that ZooKeeper has refused; the next load tries to move them
         to nodes. Raises BrokerError."""
         values = {
             key: None if committed is None else encode_offset_value(committed)
@@ -222,7 +222,7 @@ class ZookeeperOffsets:
             [commit_change(group_id, key, value, now_ms) for key, value in offsets.items()]
         )
         written = [key for key, code in zip(offsets, codes, strict=True) if not code]
-        await self._drop_earlier(group_id, written)
+        await self._append_tombstones(group_id, written)
         return dict(zip(offsets, codes, strict=True))
 
     async def prepare(self, group_id: str) -> None:
@@ -316,7 +316,7 @@ class ZookeeperOffsets:
     ) -> Mapping[TopicPartition, ErrorCode]:
         keys = list(partitions)
         await self._transactions.settled(group_id, keys, self._timeout_s)
-        await self._drop_earlier(group_id, keys)
+        await self._append_tombstones(group_id, keys)
         codes = await self.writes.write([removal(group_id, key) for key in keys])
         return dict(zip(keys, codes, strict=True))
 
@@ -346,7 +346,7 @@ class ZookeeperOffsets:
             return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]
 
         await self._transactions.settled(group_id, keys, self._timeout_s)
-        await self._drop_earlier(group_id, old())
+        await self._append_tombstones(group_id, old())
         gone = old()
         codes = await self.writes.write([removal(group_id, key) for key in gone])
         check_all(dict(zip(gone, codes, strict=True)), group_id)
@@ -366,7 +366,7 @@ class ZookeeperOffsets:
         of_nodes = {group_id for group_id in groups if self._is_mine(group_id)}
         return of_nodes.union(self._recorded.pending.groups())
 
-    async def _drop_earlier(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+    async def _append_tombstones(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Append tombstones for the group's offset records of these partitions, which would later
         replace newer nodes."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]

@@ -84,7 +84,7 @@ class Replay:
                 continue
             for fault in decoded.faults:
                 if fault.is_damage:
-                    self._damaged(fault.offset, fault.reason)
+                    self._report_damage(fault.offset, fault.reason)
             for fault in decoded.faults:
                 self._skip(f"the batch at offset {fault.offset}", fault.reason)
             await self._pass_to_coordinator(decoded.stored)
@@ -112,7 +112,7 @@ class Replay:
         if begin < start:  # retention deleted the offset meanwhile
             self.offset = start
             return
-        self._damaged(begin, "the log cannot be read there")
+        self._report_damage(begin, "the log cannot be read there")
         bad, step = begin, 1
         while bad + step < end and await self._read(bad + step) is None:
             bad, step = bad + step, step * 2
@@ -139,7 +139,7 @@ class Replay:
                 await asyncio.sleep(0)
         self.records += len(stored)
 
-    def _damaged(self, offset: int, reason: str) -> None:
+    def _report_damage(self, offset: int, reason: str) -> None:
         """Report a batch that may be damaged to the partition's log. Raises BrokerError
         CORRUPT_MESSAGE if another replica may have the records."""
         self.source.suspect(offset)

@@ -124,8 +124,8 @@ class TransactionCoordinator:
     async def loaded(self) -> None:
         """Begin to complete the prepared transactions that were loaded, and start the timers.
 
-        Wait first until every in-sync replica follows this broker: from then on no earlier
-        coordinator has a valid leader lease.
+        Before, wait until every in-sync replica follows this broker, so that no earlier coordinator
+        has a valid leader lease.
         """
         await self.context.followed()
         for entry in self._entries.values():
@@ -442,13 +442,12 @@ class TransactionCoordinator:
                 batch.append(transactional_id)
                 size += len(transactional_id)
             if size >= TOMBSTONES_BYTES_MAX:
-                self._bury(batch, now_ms)
+                self._append_tombstones(batch, now_ms)
                 batch, size = [], 0
                 await asyncio.sleep(0)
-        self._bury(batch, now_ms)
+        self._append_tombstones(batch, now_ms)
 
-    def _bury(self, batch: Sequence[str], now_ms: int) -> None:
-        """Append tombstones for these transactional ids."""
+    def _append_tombstones(self, batch: Sequence[str], now_ms: int) -> None:
         if not batch:
             return
         try:

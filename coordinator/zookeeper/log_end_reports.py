@@ -48,7 +48,7 @@ def encode_log_end(report: LogEndReport) -> bytes:
 
 
 def decode_log_end(path: str, data: bytes) -> LogEndReport:
-    """Raises MalformedNode."""
+    """Decode a report. Raises MalformedNode."""
     fields = load_object(path, data)
     return LogEndReport(
         replica=fields.integer("replica"),

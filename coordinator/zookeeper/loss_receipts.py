@@ -70,7 +70,7 @@ def encode_receipts(receipts: Sequence[LossReceipt]) -> bytes:
 
 
 def decode_receipts(path: str, data: bytes) -> Receipts:
-    """Raises MalformedNode."""
+    """Decode the receipts of a node. Raises MalformedNode."""
     return tuple(_from_json(each) for each in load_object(path, data).objects("receipts"))
 
 

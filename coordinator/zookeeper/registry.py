@@ -120,7 +120,7 @@ async def register_broker(
                 removal = DeleteOp(paths.broker(broker.id), stat.version)
                 return await _register_once(coord, broker, data, [removal])
             continue
-        await _outlast(coord, broker.id, found, deadline - clock.monotonic())
+        await _wait_for_other_session(coord, broker.id, found, deadline - clock.monotonic())
     raise failure
 
 
@@ -151,10 +151,12 @@ async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int)
     StartupError, CoordError."""
     found = await _registration(coord, broker_id)
     if found is not None and found[1].ephemeral_owner != coord.session_id:
-        await _outlast(coord, broker_id, found, _TIMEOUTS * session_timeout_ms / 1000)
+        await _wait_for_other_session(
+            coord, broker_id, found, _TIMEOUTS * session_timeout_ms / 1000
+        )
 
 
-async def _outlast(
+async def _wait_for_other_session(
     coord: Coord, broker_id: int, found: tuple[bytes, NodeStat], timeout_s: float
 ) -> None:
     """Wait until another session's registration `found` is deleted. Raises StartupError after
@@ -165,7 +167,7 @@ async def _outlast(
         broker_id,
         stat.ephemeral_owner,
     )
-    if not await _vanished(coord, broker_id, timeout_s):
+    if not await _wait_until_deleted(coord, broker_id, timeout_s):
         raise StartupError(_taken(broker_id, data))
 
 
@@ -230,8 +232,8 @@ async def _registration(coord: Coord, broker_id: int) -> tuple[bytes, NodeStat] 
         return None
 
 
-async def _vanished(coord: Coord, broker_id: int, timeout_s: float) -> bool:
-    """Wait until the registration is deleted. Return False after `timeout_s`."""
+async def _wait_until_deleted(coord: Coord, broker_id: int, timeout_s: float) -> bool:
+    """Return False if the registration still exists after `timeout_s`."""
     changed = asyncio.Event()
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):

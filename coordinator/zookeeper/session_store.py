@@ -29,7 +29,7 @@ class SessionStore(Protocol):
 
 
 class NoSessionStore:
-    """Stores nothing."""
+    """A store that keeps no keys."""
 
     def load(self) -> list[SessionKey]:
         return []

@@ -475,7 +475,6 @@ class Producer(Generic[Key_contra, Value_contra]):
         self._sender.wake()
 
     async def _give_way(self) -> None:
-        """Yield to the event loop once."""
         self._sent_in_turn = 0
         self._appender.filled = False
         await asyncio.sleep(0)

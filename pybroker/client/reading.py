@@ -222,7 +222,6 @@ class Reading:
         ]
 
     def _has_choice(self) -> bool:
-        """Return whether topics are subscribed or partitions are assigned."""
         is_subscribed = self._group is not None and self._group.session.choice is not None
         return is_subscribed or bool(self._fetcher.readers)
 

@@ -61,9 +61,9 @@ class Route:
         return queue
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of at most `size` bytes. Without a key, the topic must have
-        a partition with a leader. With a key, the partition may have none: a key's partition must
-        not depend on failures."""
+        """Return the queue for a record of at most `size` bytes. Without a key it belongs to a
+        partition with a leader, if there is one. With a key it may not, because a key's partition
+        must not depend on failures."""
         if key is not None:
             return self.queue(partition_of_key(key, self.partition_count))
         sticky = self.sticky
@@ -73,7 +73,8 @@ class Route:
         return sticky
 
     def _next(self) -> int:
-        """Return a random partition with a leader, another than the current one if possible."""
+        """Return a random partition with a leader, or any if none has one, and not the current one
+        if possible."""
         numbers = self._available
         if self.sticky is None:
             return numbers[self._rng.randrange(len(numbers))]

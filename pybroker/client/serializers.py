@@ -71,7 +71,6 @@ def converter(name: str, given: object, method: str, faults: list[str]) -> Conve
 
 
 def _accepts(function: Callable[..., object], count: int) -> bool:
-    """Return whether the function can be called with this number of arguments."""
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:

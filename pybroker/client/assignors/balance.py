@@ -116,8 +116,8 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """Let the members of one chain pass a partition on. Return False if no chain exists: the
-        assignment is balanced."""
+        """Let each member of one chain pass a partition on. Return False if no chain exists,
+        because the assignment is balanced."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:

@@ -183,8 +183,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return partition -> (number of seeks and resets, position). The position alone does not
-        show a seek back to it."""
+        """Return partition -> (number of seeks and resets, position). A seek back to the same
+        position changes only the number."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

@@ -243,7 +243,7 @@ class Membership:
         assignor = self._assignor(answer.protocol_name)
         given: Assignments = {}
         if answer.leader == answer.member_id:
-            given = await self._divide(assignor, answer)
+            given = await self._compute_assignment(assignor, answer)
         return await self._sync(assignor, answer, given)
 
     def _not_joined(self, step: Next, code: ErrorCode, request: str) -> Next:
@@ -279,7 +279,9 @@ class Membership:
             f"the coordinator chose the assignor {name!r}, which this client does not support"
         )
 
-    async def _divide(self, assignor: Assignor, answer: JoinGroupResponse) -> Assignments:
+    async def _compute_assignment(
+        self, assignor: Assignor, answer: JoinGroupResponse
+    ) -> Assignments:
         """As the leader of the group, return member id -> partitions."""
         members = requests.members_of(answer)
         topics = {topic for member in members for topic in member.subscription.topics}
@@ -338,27 +340,27 @@ class Membership:
             if self.state is not MemberState.STABLE:
                 await self._stable.wait()
                 due = clock.monotonic() + self._options.heartbeat_interval_ms / 1_000
-            if self._silent_s() <= 0:
+            if self._poll_time_left_s() <= 0:
                 await self._leave_for_silence()
                 continue
-            self._divide_what_was_withheld(clock.monotonic())
+            self._rebalance_for_unowned(clock.monotonic())
             if clock.monotonic() >= due:
-                pause_s = await self._beat_once()
+                pause_s = await self._send_heartbeat()
                 due = clock.monotonic() + pause_s
-            await asyncio.sleep(max(min(due - clock.monotonic(), self._silent_s()), 0.001))
+            await asyncio.sleep(max(min(due - clock.monotonic(), self._poll_time_left_s()), 0.001))
 
-    def _divide_what_was_withheld(self, now: float) -> None:
+    def _rebalance_for_unowned(self, now: float) -> None:
         """Let the group rebalance, as its leader, if a partition still has no owner.
 
         A cooperative assignor gives a moving partition to no member until the previous owner
-        rejoins. A static member that restarts meanwhile causes no rebalance, so the partition would
-        stay without owner.
+        rejoins. If that owner is a static member and restarts meanwhile, nothing else causes a
+        rebalance.
         """
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
             self.request_rejoin("partitions were assigned to no member")
 
-    async def _beat_once(self) -> float:
+    async def _send_heartbeat(self) -> float:
         """Send one heartbeat. Return the seconds to wait before the next."""
         sent = self.identity
         limit_ms = min(self._options.request_timeout_ms, self._options.session_timeout_ms)
@@ -391,7 +393,7 @@ class Membership:
         self._missed += 1
         return min(self._options.heartbeat_interval_ms / 1_000, self._cluster.pause_s(self._missed))
 
-    def _silent_s(self) -> float:
+    def _poll_time_left_s(self) -> float:
         """Return the seconds that remain of max.poll.interval.ms since the last call that reads. At
         0 the member leaves the group."""
         limit = self._options.max_poll_interval_ms / 1_000

@@ -89,8 +89,8 @@ def join(
 
 
 def members_of(answer: JoinGroupResponse) -> list[GroupMember]:
-    """Return the members in the JoinGroup response to the leader. A malformed subscription has no
-    topics."""
+    """Return the members in the JoinGroup response to the leader. A member with a malformed
+    subscription has no topics."""
     found = []
     for row in answer.members:
         try:

@@ -133,7 +133,7 @@ class RangeFetcher:
         try:
             await self._read(deliver)
         except RangeFailed as failed:
-            if not self._is_bearable(failed.reason):
+            if not self._may_end_early(failed.reason):
                 raise
             self._lose(self._cursor.position, self._cursor.end)
 
@@ -141,18 +141,18 @@ class RangeFetcher:
         cursor = self._cursor
         if cursor.done:
             return
-        await self._meet_topic()
+        await self._watch_topic()
         await self._persist(self._look)
         while not cursor.done:
             batches = await self._persist(self._fetch)
             first = cursor.first
             different = self._compared(batches)
             if different and self._fail_on_data_loss:
-                await self._tell(different)
+                await self._report_differences(different)
             if batches:
                 await deliver(first, batches)
             if different:  # after the check, which may move the cursor or end the reading
-                await self._tell(different)
+                await self._report_differences(different)
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
@@ -171,10 +171,10 @@ class RangeFetcher:
                 ) from None
         return check.passed(cursor.position)
 
-    async def _tell(self, different: list[Difference]) -> None:
+    async def _report_differences(self, different: list[Difference]) -> None:
         """Raise RangeFailed for the parts that differ from their counts; without
-        `fail_on_data_loss`, add them to `compacted`. First raise a more serious fault of the range,
-        if there is one."""
+        `fail_on_data_loss`, add them to `compacted`. If the range has a more serious fault, raise
+        that instead."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -184,7 +184,7 @@ class RangeFetcher:
                 raise compacted(self._key, difference)
             self.compacted.append(difference)
 
-    async def _meet_topic(self) -> None:
+    async def _watch_topic(self) -> None:
         """Watch the topic, and wait for one metadata refresh if it is new. A failure is only
         logged."""
         cluster, topic = self._cluster, self._key.topic
@@ -195,10 +195,10 @@ class RangeFetcher:
             except (TimeoutError, ClientError) as error:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
-    def _is_bearable(self, reason: RangeFault) -> bool:
-        """Return whether the reading may end without an error although the rest cannot be read, for
-        `reason`: without `fail_on_data_loss`, if the partition no longer exists, or if the topic
-        was recreated before any batch was delivered."""
+    def _may_end_early(self, reason: RangeFault) -> bool:
+        """Return whether the reading may end without an error although the rest cannot be read:
+        never with `fail_on_data_loss`; else if the partition no longer exists, or the topic was
+        recreated before any batch was delivered."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
@@ -418,9 +418,9 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle a Fetch response without a batch. If the leader keeps returning none below its
-        high watermark (read_committed: last stable offset), the last records were compacted, and
-        the range ends. Otherwise raises _NothingYet."""
+        """Handle a Fetch response without a batch. If the leader keeps returning none although the
+        range is below its high watermark (read_committed: last stable offset), the last records
+        were compacted, and the range ends. Otherwise raises _NothingYet."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark
