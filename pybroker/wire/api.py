@@ -1,12 +1,8 @@
-"""The list of all APIs of Kafka's protocol that pybroker supports. ApiVersions responses, the
-dispatch of requests and the codec use it.
+"""All APIs of Kafka's protocol that pybroker supports, with their versions. Most versions are those
+of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a broker from them.
 
-Most versions are those of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a
-broker from all versions together. A few APIs have later versions, too: DescribeCluster has version
-1, for example, because kafka-python cannot decode the response of version 0. Produce starts at
-version 0, because older librdkafka disables compression if the lowest version is above 0
-(KAFKA-18659). The broker decodes Produce requests of versions 0 to 2, but rejects their records,
-which have the message formats 0 and 1.
+Produce starts at version 0, because older librdkafka disables compression otherwise (KAFKA-18659).
+The broker rejects the records of versions 0 to 2, which have the message formats 0 and 1.
 """
 
 from __future__ import annotations
@@ -100,9 +96,8 @@ class ApiKey(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API: the classes of its request and response, and the versions that pybroker supports.
-    `flexible_since` is the first version with compact types and tagged fields (KIP-482), None if no
-    version has them."""
+    """An API: the classes of its request and response, and the supported versions. `flexible_since`
+    is the first version with compact types and tagged fields (KIP-482); None if there is none."""
 
     key: ApiKey
     request: type[Message]
@@ -120,14 +115,13 @@ class Api:
         return self.flexible_since is not None and version >= self.flexible_since
 
     def request_header_version(self, version: int) -> int:
-        """Return the version of the request header that belongs to this version of the API: 2,
-        which has tagged fields, for a flexible version, otherwise 1."""
+        """Return the request header version for this API version: 2 if it is flexible (tagged
+        fields), else 1."""
         return 2 if self.is_flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:
-        """Return the version of the response header that belongs to this version of the API: 1,
-        which has tagged fields, for a flexible version, otherwise 0. It is always 0 for
-        ApiVersions, because the client does not know yet which versions the broker supports."""
+        """Return the response header version for this API version: 1 if it is flexible (tagged
+        fields), else 0. Always 0 for ApiVersions."""
         if self.key is ApiKey.API_VERSIONS:
             return 0
         return 1 if self.is_flexible(version) else 0
@@ -249,8 +243,8 @@ CLIENT_VERSION_MAX: Final[Mapping[ApiKey, int]] = MappingProxyType(
 
 
 def api_versions_rows() -> tuple[tuple[int, int, int], ...]:
-    """Return the rows of an ApiVersions response: the key, the lowest version and the highest
-    version of each API that clients may use, sorted by key."""
+    """Return the rows of an ApiVersions response, sorted by key: the key, the lowest and the
+    highest version of each API that clients may use."""
     return tuple(
         (api.key, api.min_version, CLIENT_VERSION_MAX.get(api.key, api.max_version))
         for api in APIS.values()

@@ -1,8 +1,4 @@
-"""Encoding and decoding of message bodies. The module `headers` handles headers, `frame` the size
-prefix.
-
-This module has no code for single APIs; each message declares its fields in every version.
-"""
+"""Encoding and decoding of message bodies."""
 
 from __future__ import annotations
 
@@ -31,8 +27,8 @@ def decode_message(
     to_the_end: bool = True,
 ) -> MessageT:
     """Decode a `message_class` in this version from the start of `body`. With `to_the_end`, bytes
-    after the message are an error. Fields of kind `records` are slices of `body`. All arrays of the
-    message together may have at most `elements_max` elements. Raises MalformedInput."""
+    after the message are an error. Fields of kind `records` are slices of `body`. All arrays
+    together may have at most `elements_max` elements. Raises MalformedInput."""
     data = body if type(body) is memoryview else memoryview(body)
     try:
         message, end = decoder(message_class, version, flexible)(data, elements_max)
@@ -53,8 +49,8 @@ def encode_message(message: Message, version: int, flexible: bool) -> bytes:
 
 
 def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]:
-    """Return the bytes of a message in this version as a list of buffers for a vectored write,
-    without a copy of large record batches. Raises the errors of `encode_message`."""
+    """Return the bytes of a message in this version as buffers for a vectored write, without a copy
+    of large record batches. Raises the errors of `encode_message`."""
     try:
         return encoder(type(message), version, flexible)(message)
     except struct.error as error:
@@ -63,12 +59,11 @@ def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:
     """Decode the request of the API in this version from `body`, the bytes after the header. Bytes
-    after the request are ignored, as in Kafka, because librdkafka sends additional bytes after a
-    Metadata request for all topics.
+    after the request are ignored, as in Kafka.
 
     Raises MalformedInput for a request that is damaged or has more than REQUEST_ELEMENTS_MAX array
-    elements. Raises ValueError for an unsupported version; callers check `api.supports` first.
-    """
+    elements. Raises ValueError for an unsupported version."""
+    # librdkafka sends additional bytes after a Metadata request for all topics.
     flexible = _is_flexible(api, version)
     return decode_message(
         api.request, version, flexible, body, REQUEST_ELEMENTS_MAX, to_the_end=False
@@ -76,22 +71,21 @@ def decode_request(api: Api, version: int, body: Buffer) -> Message:
 
 
 def encode_request(api: Api, version: int, message: Message) -> bytes:
-    """Return the bytes of a request of the API in this version, without its header. Raises
-    ValueError for an unsupported version, and the errors of `encode_message`."""
+    """Return the bytes of a request, without its header. Raises ValueError for an unsupported
+    version, and the errors of `encode_message`."""
     _expect(message, api.request)
     return encode_message(message, version, _is_flexible(api, version))
 
 
 def decode_response(api: Api, version: int, body: Buffer) -> Message:
-    """Decode the response of the API in this version from `body`, the bytes after the header. The
-    number of array elements is not limited, because the client itself has sent the request. Raises
-    MalformedInput, also for bytes after the response, and ValueError for an unsupported version."""
+    """Decode the response of the API in this version from `body`, the bytes after the header.
+    Raises MalformedInput, also for bytes after the response, and ValueError for an unsupported
+    version."""
     return decode_message(api.response, version, _is_flexible(api, version), body)
 
 
 def encode_response(api: Api, version: int, message: Message) -> bytes:
-    """Return the bytes of a response of the API in this version, without its header. Raises the
-    errors of `encode_request`."""
+    """Return the bytes of a response, without its header. Raises the errors of `encode_request`."""
     _expect(message, api.response)
     return encode_message(message, version, _is_flexible(api, version))
 

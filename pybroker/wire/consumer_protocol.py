@@ -1,11 +1,10 @@
 """The messages between consumers of a group (Kafka's "consumer" protocol type), versions 0-3. The
-Subscription of a member is in the metadata of its JoinGroup request, its Assignment in the
-SyncGroup response. The coordinator forwards both without decoding them.
+Subscription of a member is in its JoinGroup request, its Assignment in the SyncGroup response.
 
 Each message begins with its version as an int16. Version 1 of Subscription adds the owned
 partitions (KIP-429), version 2 their generation (KIP-792), version 3 the rack (KIP-881). Assignment
-is the same in all versions. Because newer members may be in the group, a version above 3 is decoded
-as version 3, and additional bytes are ignored.
+is the same in all versions. A version above 3 is decoded as version 3, and additional bytes are
+ignored.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _VERSION = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The subscription of a group member: its topics, the user data of its assignor, the partitions
-    that it owns, and the generation `generation_id` in which it got them (-1 for unknown)."""
+    """The subscription of a group member: its topics, the user data of its assignor, its owned
+    partitions, and the generation `generation_id` in which it got them (-1 if unknown)."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -54,8 +53,8 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The assignment of a group member: its partitions, and the user data that the leader's
-    assignor has added."""
+    """The assignment of a group member: its partitions, and the user data of the leader's
+    assignor."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
@@ -115,7 +114,7 @@ def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) 
 
 
 def decode_subscription(data: Buffer) -> Subscription:
-    """Return the subscription that `data` contains. Raises MalformedInput."""
+    """Return the subscription in `data`. Raises MalformedInput."""
     found = _decode(_Subscription, data)
     return Subscription(
         tuple(found.topics),
@@ -127,8 +126,8 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 
 def plain_subscription(data: Buffer) -> dict[str, Any]:
-    """Return the subscription that `data` contains as a dictionary of plain values, for output as
-    JSON. It has the fields of the subscription's version. Raises MalformedInput."""
+    """Return the fields of the subscription in `data` as plain values for JSON. Raises
+    MalformedInput."""
     return plain(_decode(_Subscription, data), _known_version(data))
 
 
@@ -144,8 +143,8 @@ def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> byt
 
 
 def decode_assignment(data: Buffer) -> Assignment:
-    """Return the assignment that `data` contains. Empty `data` gives an empty assignment, because a
-    member without an assignment receives no bytes. Raises MalformedInput."""
+    """Return the assignment in `data`; an empty assignment if `data` is empty. Raises
+    MalformedInput."""
     if len(data) == 0:
         return Assignment()
     found = _decode(_Assignment, data)
@@ -153,8 +152,8 @@ def decode_assignment(data: Buffer) -> Assignment:
 
 
 def plain_assignment(data: Buffer) -> dict[str, Any]:
-    """Return the assignment that `data` contains as a dictionary of plain values, for output as
-    JSON. Raises MalformedInput."""
+    """Return the fields of the assignment in `data` as plain values for JSON. Raises
+    MalformedInput."""
     return plain(_decode(_Assignment, data), _known_version(data))
 
 
@@ -178,8 +177,7 @@ def _decode(message_class: type[MessageT], data: Buffer) -> MessageT:
 
 
 def _known_version(data: Buffer) -> int:
-    """Return the version with which to decode the message in `data`: its own version, but at most
-    VERSION_MAX, because a message of a later version begins with the fields of VERSION_MAX. Raises
+    """Return the version with which to decode the message in `data`, at most VERSION_MAX. Raises
     MalformedInput."""
     if len(data) < _VERSION.size:
         raise MalformedInput(

@@ -1,10 +1,6 @@
 """The compiler of decoders: from the declaration of a message it makes a Python function that
 decodes one version of the message.
 
-The function decodes the whole message, with its nested structures. It decodes adjacent fields of
-fixed size with one `struct` call, and calls no function for an element of an array. The nesting
-depth is limited, because no structure contains itself.
-
 The generated function raises MalformedInput or one of primitives.DECODING_ERRORS. Before it
 allocates an array, it compares the element count with the remaining bytes and with the maximum in
 its second argument.
@@ -34,9 +30,9 @@ DecodedT = TypeVar("DecodedT", bound=Message, covariant=True)
 
 
 class Decoder(Protocol[DecodedT]):
-    """A generated function that decodes a message from the start of a buffer. It returns the
-    message, and the position after it. All arrays of the message together may have at most
-    `elements_max` elements, by default `primitives.REQUEST_ELEMENTS_MAX`."""
+    """A generated function that returns the message at the start of a buffer, and the position
+    after it. All arrays of the message together may have at most `elements_max` elements, by
+    default `primitives.REQUEST_ELEMENTS_MAX`."""
 
     def __call__(self, data: memoryview, elements_max: int = ..., /) -> tuple[DecodedT, int]: ...
 
@@ -48,7 +44,7 @@ _LENGTH_LETTER: Final = {Kind.STRING: "h", Kind.BYTES: "i", Kind.RECORDS: "i"}
 @memoized
 def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Decoder[MessageT]:
     """Return a function that decodes a `message_class` in this version from the start of a buffer.
-    `flexible` is true if the version has compact types and tagged fields."""
+    `flexible`: the version has compact types and tagged fields."""
     compiler = _DecoderCompiler(version, flexible)
     source = compiler.source
     source.line(f"def decode(data, room={primitives.REQUEST_ELEMENTS_MAX}):")
@@ -81,8 +77,8 @@ class _DecoderCompiler:
         self.pending: list[tuple[str, str]] = []
 
     def structure(self, message_class: type[Message]) -> str:
-        """Write the code that decodes a `message_class`. Return the name of the variable that holds
-        the decoded structure."""
+        """Write the code that decodes a `message_class`. Return the name of the variable with the
+        result."""
         target = self.source.variable("m")
         self.source.line(f"{target} = new({self.source.constant(message_class)})")
         tagged = []
@@ -107,8 +103,8 @@ class _DecoderCompiler:
         self.source.line(f"{attribute} = {default}")
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that decodes a field, which is not an array, into `attribute`. `name` is
-        its name in error messages."""
+        """Write the code that decodes a field, not an array, into `attribute`. `name` is for error
+        messages."""
         wire = field.wire
         if wire.kind is Kind.UUID:
             raw = self.source.variable("u")
@@ -142,7 +138,7 @@ class _DecoderCompiler:
 
     def records_length(self) -> None:
         """Write the code that decodes the length of record batches, a varint in flexible versions,
-        into `n`. It decodes up to three bytes without a function call."""
+        into `n`."""
         self.flush()
         for line in (
             "n = data[p]",
@@ -159,16 +155,14 @@ class _DecoderCompiler:
             self.source.line(line)
 
     def uvarint(self, target: str) -> None:
-        """Write the code that decodes an unsigned varint into the variable `target`. It calls a
-        function only for a varint of several bytes."""
+        """Write the code that decodes an unsigned varint into the variable `target`."""
         self.source.line(f"{target} = data[p]")
         self.source.line(f"if {target} > 127: {target}, p = uvarint(data, p)")
         self.source.line("else: p += 1")
 
     def nullable(self, attribute: str, allowed: bool, name: str) -> None:
-        """Write the code that decodes null if `n` is negative: it sets `attribute` to None if null
-        is `allowed`, and raises MalformedInput otherwise. The caller then writes the code for all
-        other values of `n`."""
+        """Write the code for a negative `n`, which means null: set `attribute` to None if null is
+        `allowed`, else raise MalformedInput."""
         source = self.source
         source.line("if n < 0:")
         source.indent()
@@ -203,7 +197,7 @@ class _DecoderCompiler:
 
     def array(self, attribute: str, field: WireField, name: str) -> None:
         """Write the code that decodes an array into `attribute`: the element count, then the
-        elements. `name` is the name of the field in error messages."""
+        elements. `name` is for error messages."""
         source, wire = self.source, field.wire
         self.length("i")
         self.nullable(attribute, wire.is_nullable_in(self.version), name)
@@ -234,8 +228,8 @@ class _DecoderCompiler:
         source.dedent()
 
     def charge(self, count: str) -> None:
-        """Write the code that subtracts `count`, an expression, from the number of array elements
-        that the message may still have, and raises MalformedInput if it becomes negative."""
+        """Write the code that subtracts `count`, an expression, from the allowed number of array
+        elements, and raises MalformedInput below zero."""
         self.source.line(f"room -= {count}")
         complaint = "the arrays of the message have too many elements"
         self.source.line(f"if room < 0: raise Malformed({complaint!r})")

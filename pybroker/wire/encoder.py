@@ -1,11 +1,6 @@
 """The compiler of encoders: from the declaration of a message it makes a Python function that
-encodes one version of the message.
-
-The function encodes the whole message, with its nested structures. It encodes adjacent values and
-lengths of fixed size with one `struct` call.
-
-The generated function raises ValueError for a message that the version cannot represent.
-"""
+encodes one version of the message. The generated function raises ValueError for a message that the
+version cannot represent."""
 
 from __future__ import annotations
 
@@ -28,8 +23,7 @@ Encoder = Callable[[Message], list[Buffer]]
 @memoized
 def encoder(message_class: type[Message], version: int, flexible: bool) -> Encoder:
     """Return a function that encodes a `message_class` in this version into a list of buffers, to
-    be sent in their order. `flexible` is true if the version has compact types and tagged
-    fields."""
+    be sent in their order. `flexible`: the version has compact types and tagged fields."""
     compiler = _EncoderCompiler(version, flexible)
     source = compiler.source
     source.line("def encode(m):")
@@ -46,7 +40,7 @@ def encoder(message_class: type[Message], version: int, flexible: bool) -> Encod
 class _EncoderCompiler:
     """A writer of the source text of one encoding function. `pending` has the expressions and
     `struct` formats of the fixed-size values that the next `struct` call encodes. `out` is the name
-    of the variable that holds the current output, a bytearray."""
+    of the variable with the current output, a bytearray."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -56,7 +50,7 @@ class _EncoderCompiler:
         self.out = "out"
 
     def structure(self, target: str, message_class: type[Message]) -> None:
-        """Write the code that encodes a `message_class`, which the variable `target` holds."""
+        """Write the code that encodes the `message_class` in the variable `target`."""
         tagged = []
         for field in wire_fields(message_class):
             attribute = f"{target}.{field.name}"
@@ -76,9 +70,8 @@ class _EncoderCompiler:
             self.tagged_section(target, message_class, tagged)
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code for a field that the version lacks: it raises ValueError, unless the field
-        has its default value or is ignorable. `name` is the name of the field in the error
-        message."""
+        """Write the code for a field that the version lacks: raise ValueError, unless the field has
+        its default value or is ignorable. `name` is for the error message."""
         if field.wire.ignorable:
             return
         complaint = f"{name} is set, but version {self.version} has no such field"
@@ -86,8 +79,8 @@ class _EncoderCompiler:
         self.source.line(f"if {is_set}: raise ValueError({complaint!r})")
 
     def differs_from_default(self, attribute: str, field: WireField) -> str:
-        """Return an expression that is true if the value of `attribute` differs from the default of
-        the field."""
+        """Return an expression that is true if `attribute` differs from the default of the
+        field."""
         if field.is_fresh_list:
             return attribute
         if field.default is None:
@@ -95,8 +88,8 @@ class _EncoderCompiler:
         return f"{attribute} != {self.source.constant(field.default)}"
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that encodes the value of `attribute`, a field that is not an array.
-        `name` is its name in error messages."""
+        """Write the code that encodes `attribute`, a field that is not an array. `name` is for
+        error messages."""
         wire = field.wire
         if wire.kind is Kind.UUID:
             self.pending.append((f"{attribute}.bytes", wire.kind.value))
@@ -111,9 +104,8 @@ class _EncoderCompiler:
             self.sized(attribute, wire.kind, wire.is_nullable_in(self.version), name)
 
     def sized(self, expression: str, kind: Kind, nullable: bool, name: str) -> None:
-        """Write the code that encodes the value of `expression` (text, bytes or record batches):
-        the length, then the bytes. `nullable` tells whether the value may be None, `name` is its
-        name in error messages."""
+        """Write the code that encodes `expression` (text, bytes or record batches): the length,
+        then the bytes. `nullable`: the value may be None. `name` is for error messages."""
         source = self.source
         value, length = source.variable("v"), source.variable("n")
         source.line(f"{value} = {expression}")
@@ -165,14 +157,13 @@ class _EncoderCompiler:
         self.uvarint(variable)
 
     def uvarint(self, variable: str) -> None:
-        """Write the code that encodes the number in a variable as an unsigned varint. It calls a
-        function only for a varint of several bytes."""
+        """Write the code that encodes the number in a variable as an unsigned varint."""
         self.source.line(f"if {variable} < 128: {self.out}.append({variable})")
         self.source.line(f"else: {self.out} += uvarint({variable})")
 
     def array(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that encodes the value of `attribute`, an array: the element count, then
-        the elements. `name` is the name of the field in error messages."""
+        """Write the code that encodes `attribute`, an array: the element count, then the elements.
+        `name` is for error messages."""
         source, wire = self.source, field.wire
         items, count = source.variable("items"), source.variable("n")
         source.line(f"{items} = {attribute}")
@@ -201,7 +192,7 @@ class _EncoderCompiler:
         source.dedent()
 
     def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
-        """Write the code that encodes the fields in `tagged` of the structure in the variable
+        """Write the code that encodes the `tagged` fields of the structure in the variable
         `target`, sorted by tag. A field with its default value is omitted."""
         source = self.source
         if not tagged:

@@ -1,8 +1,5 @@
-"""The fast path for decoding Fetch requests and encoding Fetch responses, which are frequent.
-
-As in `produce_path`, the compiled functions are looked up once, at import. A response is a list of
-buffers, so that record batches from the log are sent without another copy.
-"""
+"""The fast path for decoding Fetch requests and encoding Fetch responses. The compiled functions
+are looked up once, at import."""
 
 from __future__ import annotations
 
@@ -27,9 +24,8 @@ _ENCODERS: Final = {
 
 
 def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
-    """Decode a Fetch request in this version from `body`, the bytes after the header, as
-    `codec.decode_request` does. The caller checks that pybroker supports the version. Raises
-    MalformedInput."""
+    """Decode a Fetch request in this version, which pybroker must support, from `body`, the bytes
+    after the header. Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)
@@ -40,9 +36,8 @@ def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
     """Return the bytes of a Fetch response in this version, without its header, as a list of
-    buffers. Joined, the buffers equal the result of `codec.encode_response`. Record batches of at
-    least `encoder.SCATTER_BYTES_MIN` bytes are not copied. Raises the errors of
-    `codec.encode_message`."""
+    buffers. Record batches of at least `encoder.SCATTER_BYTES_MIN` bytes are not copied. Raises the
+    errors of `codec.encode_message`."""
     try:
         return _ENCODERS[version](response)
     except struct.error as error:

@@ -1,7 +1,4 @@
-"""The framing of requests and responses: a size as a signed 32-bit integer, then `size` bytes.
-
-This module computes and checks sizes; other modules read from sockets.
-"""
+"""The framing of requests and responses: a size as a signed 32-bit integer, then `size` bytes."""
 
 from __future__ import annotations
 
@@ -20,9 +17,8 @@ _SIZE = struct.Struct(">i")
 
 
 def frame_size(prefix: Buffer, limit: int = REQUEST_SIZE_MAX) -> int:
-    """Return the size of a frame, which `prefix`, its first four bytes, gives. Raises
-    MalformedInput if the size is negative or exceeds `limit` bytes. Callers allocate memory for the
-    frame only after this check."""
+    """Return the frame size in `prefix`, the first four bytes of a frame. Raises MalformedInput if
+    the size is negative or exceeds `limit` bytes."""
     if len(prefix) < SIZE_PREFIX_LENGTH:
         raise MalformedInput(
             f"the size prefix of a frame has {len(prefix)} bytes, expected {SIZE_PREFIX_LENGTH}"
@@ -42,7 +38,6 @@ def size_prefix(size: int) -> bytes:
 
 
 def framed(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Return a frame as a list of buffers, for a vectored write: the size prefix, then all of
-    `parts`, without a copy."""
+    """Return a frame as a list of buffers: the size prefix, then all of `parts`, without a copy."""
     total = sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
     return [size_prefix(total), *parts]

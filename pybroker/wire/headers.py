@@ -1,9 +1,8 @@
 """The headers of requests and responses.
 
-A request header of version 1 has the API key, the API version, the correlation id and the client
-id; version 2 adds tagged fields. The client id has a 16-bit length in both versions, because a
-broker decodes it before it checks whether it supports the API version. A response header of version
-0 has the correlation id; version 1 adds tagged fields.
+A request header of version 1 has the API key, the API version, the correlation id and the client id
+(with a 16-bit length); version 2 adds tagged fields. A response header of version 0 has the
+correlation id; version 1 adds tagged fields.
 """
 
 from __future__ import annotations
@@ -46,11 +45,8 @@ class RequestHeader(NamedTuple):
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     """Return the request header at the start of `frame`, which begins after the size prefix, and
-    the position of the request's body.
-
-    For an API key or version that pybroker does not support, the returned position is after the
-    client id, and the caller must not decode the body. Raises MalformedInput.
-    """
+    the position of the request's body. Raises MalformedInput. For an unsupported API key or
+    version, the position is that after the client id, and the caller must not decode the body."""
     try:
         key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
     except struct.error as error:

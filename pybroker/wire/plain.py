@@ -9,7 +9,7 @@ from pybroker.wire.schema import Message, wire_fields
 
 
 def plain(message: Message, version: int) -> dict[str, Any]:
-    """Return a dictionary of the message's fields that this version has, in the order of the
+    """Return field name -> value, for the message's fields in this version, in the order of the
     declaration. Names are in camel case, bytes are base64 text, arrays are lists, nested structures
     are dictionaries."""
     return {

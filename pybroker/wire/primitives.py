@@ -33,8 +33,8 @@ _INT16 = struct.Struct(">h")
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return the unsigned varint of at most 32 bits (KIP-482) at `position`, and the position
-    after it."""
+    """Return the unsigned varint of at most 32 bits (KIP-482) at `position`, and the position after
+    it. Raises MalformedInput."""
     value = shift = 0
     for index in range(position, position + UVARINT_LENGTH_MAX):
         if index >= len(data):
@@ -94,9 +94,8 @@ def encode_nullable_string(value: str | None) -> bytes:
 
 
 def skip_tagged_fields(data: memoryview, position: int) -> int:
-    """Return the position after the tagged fields that begin at `position`. Unknown tags are
-    allowed (KIP-482). Raises MalformedInput for a tag that occurs twice, and for a field that ends
-    after the end of `data`."""
+    """Return the position after the tagged fields at `position` (KIP-482). Raises MalformedInput
+    for a tag that occurs twice, and for a field that ends after the end of `data`."""
     count, position = read_uvarint(data, position)
     if count > TAGS_MAX:
         raise MalformedInput(f"the count of tagged fields is {count}, expected at most {TAGS_MAX}")
@@ -115,9 +114,8 @@ def skip_tagged_fields(data: memoryview, position: int) -> int:
 
 
 def read_tag(data: memoryview, position: int) -> tuple[int, int, int]:
-    """Read the head of the tagged field that begins at `position`. Return the tag, the size of the
-    field's value in bytes, and the position of the value. Raises MalformedInput if the value ends
-    after the end of `data`."""
+    """Return the tag of the tagged field at `position`, the size of its value in bytes, and the
+    position of its value. Raises MalformedInput if the value ends after the end of `data`."""
     tag, position = read_uvarint(data, position)
     size, position = read_uvarint(data, position)
     if size > len(data) - position:

@@ -71,12 +71,12 @@ class Kind(enum.Enum):
 
 
 class Message:
-    """The base class of all messages and nested structures. It defines `__eq__` and `__repr__`
-    once: generated methods for each of about 200 classes would double the time to import them."""
+    """The base class of all messages and nested structures."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
     __hash__ = None  # type: ignore[assignment]  # values change
 
+    # Methods generated for each of about 200 classes would double the time to import them.
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -96,17 +96,16 @@ Result = TypeVar("Result")
 
 
 def memoized(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Return a function that calls `function` once for each combination of arguments, and returns
-    the stored result afterwards. It is `functools.cache`, except that the type of `function` is
-    kept."""
+    """Decorate a function: its result for each combination of arguments is computed once. Unlike
+    `functools.cache`, it keeps the type of `function`."""
     cached: Any = functools.cache(function)
     return cast("Callable[Parameters, Result]", cached)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The wire type of a declared field, and the optional arguments of its declaration, which the
-    docstring of the module describes. `element` is the class of a nested structure."""
+    """The wire type of a declared field, and the optional arguments of its declaration. `element`
+    is the class of a nested structure."""
 
     kind: Kind
     meaning: str
@@ -129,8 +128,8 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field of a message: its name, its declaration and its default. `is_fresh_list` is true if
-    the default is a new empty list."""
+    """A field of a message: its name, its declaration and its default. `is_fresh_list`: the default
+    is a new empty list."""
 
     name: str
     wire: Wire
@@ -191,8 +190,7 @@ def float64(meaning: str, *, default: float = 0.0, **bounds: Unpack[Bounds]) -> 
 
 
 def boolean(meaning: str, *, default: bool = False, **bounds: Unpack[Bounds]) -> bool:
-    """Declare a field for a boolean of one byte, 0 or 1. A decoder treats any other value as
-    true."""
+    """Declare a field for a boolean of one byte, 0 or 1. Decoders treat any other value as true."""
     value: bool = _specifier(Wire(Kind.BOOLEAN, meaning, **bounds), default)
     return value
 
@@ -227,8 +225,7 @@ def records(
 
 
 def optional(element: type[MessageT], meaning: str, **bounds: Unpack[Bounds]) -> MessageT | None:
-    """Declare a tagged field for a nested structure. Its value is None if the message omits the
-    field."""
+    """Declare a tagged field for a nested structure; None if the message omits the field."""
     wire = Wire(Kind.STRUCT, meaning, element=element, **bounds)
     value: MessageT | None = _specifier(wire, None)
     return value
@@ -241,8 +238,8 @@ def array(
     default: type[list[Any]] | None = list,
     **bounds: Unpack[Bounds],
 ) -> list[MessageT]:
-    """Declare a field for an array of nested structures. The default is an empty array, or null
-    with `default=None`."""
+    """Declare a field for an array of nested structures. The default is empty, or null with
+    `default=None`."""
     wire = Wire(Kind.STRUCT, meaning, is_array=True, element=element, **bounds)
     value: list[MessageT] = _specifier(wire, default)
     return value
@@ -255,8 +252,8 @@ def _plain_array(kind: Kind, meaning: str, default: object, bounds: Bounds) -> A
 def int32_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[int]:
-    """Declare a field for an array of signed integers of 32 bits. The default is an empty array, or
-    null with `default=None`."""
+    """Declare a field for an array of signed integers of 32 bits. The default is empty, or null
+    with `default=None`."""
     value: list[int] = _plain_array(Kind.INT32, meaning, default, bounds)
     return value
 
@@ -264,8 +261,8 @@ def int32_array(
 def int64_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[int]:
-    """Declare a field for an array of signed integers of 64 bits. The default is an empty array, or
-    null with `default=None`."""
+    """Declare a field for an array of signed integers of 64 bits. The default is empty, or null
+    with `default=None`."""
     value: list[int] = _plain_array(Kind.INT64, meaning, default, bounds)
     return value
 
@@ -273,7 +270,7 @@ def int64_array(
 def string_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[str]:
-    """Declare a field for an array of strings. The default is an empty array, or null with
+    """Declare a field for an array of strings. The default is empty, or null with
     `default=None`."""
     value: list[str] = _plain_array(Kind.STRING, meaning, default, bounds)
     return value
@@ -281,8 +278,7 @@ def string_array(
 
 @memoized
 def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
-    """Return the fields of a message class in the order of its declaration, which is their order in
-    the protocol."""
+    """Return the fields of a message class in their order in the protocol."""
     found = []
     for field in dataclasses.fields(message_class):  # type: ignore[arg-type]
         is_list = field.default_factory is list
@@ -293,9 +289,7 @@ def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
 
 @memoized
 def minimum_size(message_class: type[Message], version: int, flexible: bool) -> int:
-    """Return the smallest number of bytes that a structure can have in this version. The decoder
-    multiplies it by the element count of an array, and compares the product with the remaining
-    bytes, so a small frame cannot declare millions of elements."""
+    """Return the smallest number of bytes of a structure in this version."""
     size = 1 if flexible else 0
     for field in wire_fields(message_class):
         if field.wire.exists_in(version) and field.wire.tag is None:
@@ -304,16 +298,15 @@ def minimum_size(message_class: type[Message], version: int, flexible: bool) -> 
 
 
 def minimum_field_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the smallest number of bytes that a field can have. For an array it is the size of the
-    element count."""
+    """Return the smallest number of bytes of a field; for an array, the size of the element
+    count."""
     if wire.is_array:
         return 1 if flexible else 4
     return minimum_element_size(wire, version, flexible)
 
 
 def minimum_element_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the smallest number of bytes that a value of the field's type, or one element of an
-    array, can have."""
+    """Return the smallest number of bytes of a value, or of one element of an array."""
     if wire.element is not None:
         return minimum_size(wire.element, version, flexible)
     if wire.kind.is_fixed:

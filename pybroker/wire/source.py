@@ -1,8 +1,5 @@
-"""The source text of a generated Python function, and its compilation.
-
-`decoder` and `encoder` generate the text from declarations in this package, never from received
-data.
-"""
+"""The source text of a generated Python function, and its compilation. The text comes from
+declarations in this package, never from received data."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ class Source:
         return f"{stem}{self._counter}"
 
     def constant(self, value: object) -> str:
-        """Return an expression for `value` that the text can use: a literal for a simple value,
-        otherwise a new name that has the value."""
+        """Return an expression for `value` that the text can use: a literal or a new name."""
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return repr(value)
         name = self.variable("K")

@@ -1,10 +1,11 @@
 """ApiVersions (18), versions 0-4, and DescribeCluster (60), versions 0-1.
 
-ApiVersions, changes in version 1: throttle time. 2: throttling by the client (KIP-219).
-3: flexible, client library name (KIP-511), features. 4: features whose lowest level is 0. All
-versions have response header version 0, because the client does not know the response version yet.
+ApiVersions, changes in version 1: throttle time. 2: throttling by the client (KIP-219). 3:
+flexible, client library name (KIP-511), features. 4: features whose lowest level is 0. All versions
+have response header version 0.
 
-DescribeCluster is flexible in all versions (KIP-700). Change in version 1: endpoint type (KIP-919).
+DescribeCluster is flexible in all versions (KIP-700). Change in version 1: endpoint type
+(KIP-919).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Requests between brokers: LeaderAndIsr (4), version 5, StopReplica (5), version 3,
-UpdateMetadata (6), version 7, ControlledShutdown (7), version 3.
+"""Requests between brokers: LeaderAndIsr (4), version 5, StopReplica (5), version 3, UpdateMetadata
+(6), version 7, ControlledShutdown (7), version 3.
 
-All brokers of a cluster use the same version, as Kafka brokers do with the same
-inter.broker.protocol.version. These are the versions of Kafka 2.8 to 3.3. All are flexible, so
-pybroker adds its own tagged fields, which other receivers skip.
+These are the versions of Kafka 2.8 to 3.3. All are flexible: receivers other than pybroker skip the
+tagged fields that pybroker adds.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class LeaderAndIsrLiveLeader(Message):
 @message
 class LeaderAndIsrRequest(Message):
     """The controller's request to lead or to follow partitions, with the leader and the ISR of
-    each. The receiver has a replica of each."""
+    each."""
 
     controller_id: int = int32("The broker id of the controller.")
     controller_epoch: int = int32("The controller epoch.")
@@ -241,8 +240,8 @@ class UpdateMetadataBroker(Message):
 
 @message
 class UpdateMetadataRequest(Message):
-    """The controller's request to every broker, with the states of partitions and the live brokers.
-    The receiver uses them in its Metadata responses."""
+    """The controller's request to every broker, with the states of partitions and the live brokers,
+    for Metadata responses."""
 
     controller_id: int = int32("The broker id of the controller.")
     controller_epoch: int = int32("The controller epoch.")

@@ -178,8 +178,8 @@ class SyncGroupRequestAssignment(Message):
 
 @message
 class SyncGroupRequest(Message):
-    """Sends the leader's assignments to the coordinator, and requests the assignment of the
-    member."""
+    """Sends the leader's assignments to the coordinator, and requests the member's own
+    assignment."""
 
     group_id: str = string("The group id.")
     generation_id: int = int32("The generation of the group.")

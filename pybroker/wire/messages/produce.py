@@ -1,7 +1,5 @@
-"""Produce (0), versions 0-9.
-
-Versions 0-2 carry the message formats 0 and 1. They are declared so that a broker can decode the
-request and reject its records with an error message.
+"""Produce (0), versions 0-9. Versions 0-2 carry the message formats 0 and 1, which the broker
+rejects.
 
 Changes in version 1: throttle time. 2: log append time. 3: transactional id, one record batch for
 each partition. 4: error 56 (KAFKA_STORAGE_ERROR). 5: log start offset. 6: throttling by the client

@@ -86,8 +86,7 @@ class AddPartitionsToTxnTransaction(Message):
 
 @message
 class AddPartitionsToTxnRequest(Message):
-    """Adds partitions to a transaction before the producer writes to them. Brokers also use it to
-    check that a partition is in a transaction."""
+    """Adds partitions to a transaction, or, between brokers, verifies that partitions are in it."""
 
     transactions: list[AddPartitionsToTxnTransaction] = array(
         AddPartitionsToTxnTransaction, "The transactions with their partitions.", since=4
@@ -212,8 +211,7 @@ class WritableTxnMarker(Message):
 
 @message
 class WriteTxnMarkersRequest(Message):
-    """Writes transaction markers. A transaction coordinator sends the request to the partition
-    leaders."""
+    """Writes transaction markers; sent by a transaction coordinator to the partition leaders."""
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker, "The markers to write.")
 
