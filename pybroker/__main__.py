@@ -1,7 +1,5 @@
-"""`pybroker TOOL ...`: finds the tool by its name and runs it, without loading other tools.
-
-The list of tools is plain data (`tool_list.py`). A tool's module is imported only when that tool is
-called, because imports delay the start of a broker.
+"""`pybroker TOOL ...`: finds the tool by its name and runs it. Only this tool's module is
+imported.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool whose name is the first of `arguments`, with the other arguments. Return the
-    exit code."""
+    """Run the tool whose name is the first of `arguments`, and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and tool_name(words[0]) in BROKERS:
         return _run(words)  # a broker continues when nothing reads its standard output

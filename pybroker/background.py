@@ -1,8 +1,8 @@
 """Background tasks: each one has an owner that starts it and ends it.
 
 A `BackgroundTask` runs from a component's start to its stop. A `RetryLoop` runs work on request and
-retries it. A `TaskOwner` owns a changing number of tasks. If a task ends with an exception, that is
-a defect of this project: the owner logs the exception once, when it happens.
+retries it. A `TaskOwner` owns a changing number of tasks. If a task fails with an exception, the
+owner logs it once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ Ts = TypeVarTuple("Ts")
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel these tasks and wait until they have ended, with or without an error. The caller's own
-    task is left out. If the caller is cancelled during the wait, raise CancelledError; the tasks
-    then end later."""
+    """Cancel these tasks, except the caller's own, and wait until they have ended. If the caller is
+    cancelled during the wait, raise CancelledError; the tasks then end later."""
     others = _others(tasks)
     for task in others:
         task.cancel()
@@ -44,12 +43,11 @@ class BackgroundTask:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a task that has not ended. A task that has been cancelled may still run
-        its clean-up."""
+        """Whether there is a task that has not ended, even if it is cancelled."""
         return self._task is not None and not self._task.done()
 
     def start(self, work: Callable[[], Work]) -> None:
-        """Start a task that runs `work`. Do nothing if a task runs already."""
+        """Start a task that runs `work`, unless a task runs already."""
         if not self.runs:
             self._task = asyncio.get_running_loop().create_task(work(), name=self._name)
             self._task.add_done_callback(_log_failure)
@@ -57,13 +55,12 @@ class BackgroundTask:
 
     async def stop(self) -> None:
         """Cancel the task and wait until it has ended. If the caller is cancelled during the wait,
-        raise CancelledError; the caller may then call `stop` again. Idempotent, also without
-        `start`."""
+        raise CancelledError. Idempotent, also without `start`."""
         self.cancel()
         await self.finish()
 
     def cancel(self) -> None:
-        """Cancel the task, without waiting for its end. Do nothing if the caller runs in this
+        """Cancel the task without waiting for its end. Do nothing if the caller runs in this
         task."""
         if self._task is None or self._is_cancelled or self._task is asyncio.current_task():
             return
@@ -71,16 +68,14 @@ class BackgroundTask:
         self._task.cancel()
 
     async def finish(self, timeout_s: float | None = None) -> None:
-        """Wait until the task has ended, but at most `timeout_s` seconds. The task is not
-        cancelled."""
+        """Wait, at most `timeout_s` seconds, until the task has ended. It is not cancelled."""
         if self._task is not None:
             await _finish(_others([self._task]), timeout_s)
 
 
 class RetryLoop:
-    """Calls `work` after each call of `wake`. While `work` returns True, which means that it has
-    not done everything, it is called again every `pause_s` seconds. The loop runs between `start`
-    and `stop`."""
+    """Calls `work` after each call of `wake`, and again every `pause_s` seconds while `work`
+    returns True. Runs between `start` and `stop`."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:
         self._work = work
@@ -111,9 +106,8 @@ class RetryLoop:
 
 
 def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]], None]:
-    """Return a function that any thread may call. The function schedules a call of `call`, with its
-    own arguments, on the event loop that runs now, while it is created. After that loop is closed,
-    the function does nothing."""
+    """Return a function that any thread may call: it schedules `call`, with the same arguments, on
+    the event loop that runs now. After that loop is closed, the function does nothing."""
     loop = asyncio.get_running_loop()
 
     def call_soon(*arguments: *Ts) -> None:
@@ -124,8 +118,8 @@ def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]],
 
 
 class TaskOwner:
-    """Owns tasks from their start to their end. If a task fails, `on_failure` receives the
-    exception, for example to fail the callers that wait for the task's result."""
+    """Owns tasks from their start to their end. `on_failure` receives the exception of a failed
+    task."""
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._on_failure = on_failure
@@ -139,8 +133,8 @@ class TaskOwner:
         return task
 
     async def finish(self, timeout_s: float) -> bool:
-        """Wait until all running tasks have ended, at most `timeout_s` seconds. Return whether they
-        have. The caller's own task is left out."""
+        """Wait, at most `timeout_s` seconds, until all running tasks except the caller's own have
+        ended. Return whether they have."""
         others = _others(self._tasks)
         await _finish(others, timeout_s)
         return all(task.done() for task in others)
@@ -164,8 +158,7 @@ def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """Return those of `tasks` that have not ended, without the caller's own task: a task that waits
-    for itself would wait forever."""
+    """Return the running `tasks` without the caller's own, which cannot wait for itself."""
     own = asyncio.current_task()
     return [task for task in tasks if task is not own and not task.done()]
 

@@ -18,9 +18,9 @@ ZooKeeper session do not wait behind thousands of calls."""
 async def bounded_gather(
     function: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int = AT_ONCE_MAX
 ) -> list[R]:
-    """Call `function` with each of `items`, at most `at_once` calls at the same time. Return the
-    results in the order of `items`. After the first error, start no further call, wait for the
-    calls in progress, and raise that error."""
+    """Return the results of `function` for each of `items`, in this order, with at most `at_once`
+    calls at the same time. After the first error, start no further call, wait for the calls in
+    progress, and raise it."""
     if len(items) == 1:
         return [await function(items[0])]
     results: dict[int, R] = {}

@@ -1,5 +1,4 @@
-"""The implementations of `Clock`: the machine's clock, and a clock for tests. The components of the
-broker read the time only through a `Clock`."""
+"""The implementations of `Clock`: the machine's clock, and a clock for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import time
 
 
 class SystemClock:
-    """Reads the machine's clocks (see `Clock`)."""
+    """Reads the machine's clocks."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

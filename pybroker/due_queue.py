@@ -1,5 +1,6 @@
-"""A queue of keys, ordered by the time at which each key is due. To take the due keys, the queue
-does not look at the others."""
+"""A queue of keys, ordered by the time at which each key is due. Taking the due keys does not touch
+the others.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,7 @@ Key = TypeVar("Key", bound=Sortable)
 
 class DueQueue(Generic[Key]):
     """Keys with the times (ms since 1970) at which they are due. A key is in the queue at most
-    once. The queue does not move a key to a later time: `take_due` yields the key at the earlier
-    time, and the caller puts it in again."""
+    once, and is never moved to a later time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Key]] = []
@@ -40,8 +40,8 @@ class DueQueue(Generic[Key]):
             heapq.heappush(self._heap, (due_ms, key))
 
     def take_due(self, now_ms: int) -> Iterator[Key]:
-        """Remove and yield the keys that are due, the earliest first. Keys that are added during
-        the iteration are yielded too if they are due."""
+        """Remove and yield the due keys, the earliest first, also those that are added during the
+        iteration."""
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, key = heapq.heappop(self._heap)
             if self._queued.get(key) == due_ms:

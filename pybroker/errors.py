@@ -1,15 +1,4 @@
-"""The errors of the project. The class of an error says how the code that receives it should react.
-
-- `ErrorCode`: Kafka's errors in the protocol, each with its name, its number, whether a client may
-  retry, and a sentence.
-- `BrokerError`: a request fails with one of these codes. Only the dispatcher encodes it into a
-  response.
-- `MalformedInput`: the peer sent bytes that are not a valid message. The connection is closed.
-- `CorruptionError`: stored bytes differ from those that were written.
-- `StartupError`: the broker cannot start. The process ends with one line for the operator.
-
-This module does not depend on sockets, files or ZooKeeper.
-"""
+"""The errors of the project. The class of an error says how its receiver should react."""
 
 from __future__ import annotations
 
@@ -18,8 +7,8 @@ from typing import Final
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's error codes (protocol guide, "Error Codes"). If `retriable` is True, the request may
-    succeed later, so clients retry it."""
+    """Kafka's error codes (protocol guide, "Error Codes"). If `retriable` is True, clients retry
+    the request."""
 
     retriable: bool
     text: str
@@ -146,8 +135,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class PybrokerError(Exception):
-    """The base class of all errors that the project raises on purpose. Only subclasses are
-    raised."""
+    """The base class of all errors that the project raises on purpose."""
 
 
 DETAIL_LENGTH_MAX: Final = 4000
@@ -156,9 +144,8 @@ protocol allows at most 32,767 bytes."""
 
 
 class BrokerError(PybrokerError):
-    """A request, or one item of a request, fails with one of Kafka's error codes. The client
-    receives `code`. If the response has a field for a message, the client also receives `detail`,
-    cut to the length that the protocol allows."""
+    """A request, or one item of it, fails with one of Kafka's error codes. The client receives
+    `code` and, if the response has a field for a message, `detail`."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
         if len(detail) > DETAIL_LENGTH_MAX:
@@ -169,8 +156,7 @@ class BrokerError(PybrokerError):
 
 
 class MalformedInput(PybrokerError):
-    """The peer sent bytes that are not a valid message of the protocol. Its connection is closed,
-    and nothing else changes."""
+    """The peer sent bytes that are not a valid message. Its connection is closed."""
 
 
 class CloseConnection(PybrokerError):
@@ -178,13 +164,13 @@ class CloseConnection(PybrokerError):
 
 
 class IllegalMove(PybrokerError):
-    """The table of a state machine does not allow this transition. The cause is a bug. In the
-    controller the cause may also be an outdated context, which the controller then reads again."""
+    """The table of a state machine does not allow this transition. The cause is a bug, or, in the
+    controller, an outdated context, which the controller then reads again."""
 
 
 class CorruptionError(PybrokerError):
-    """Stored bytes are damaged. The message names the file, the position, and the content that was
-    expected."""
+    """Stored bytes are damaged. The message names the file, the position, and the expected
+    content."""
 
 
 class StorageError(PybrokerError):
@@ -193,8 +179,7 @@ class StorageError(PybrokerError):
 
 
 class DiskFull(StorageError):
-    """The disk is full, and nothing was written. The disk works otherwise, so the caller may retry
-    the write when there is free space."""
+    """The disk is full, and nothing was written. The caller may retry when there is free space."""
 
 
 class ConfigError(PybrokerError):
@@ -206,8 +191,8 @@ class ConfigError(PybrokerError):
 
 
 class StartupError(PybrokerError):
-    """The broker cannot start and has changed nothing. The message is one line: what is wrong, with
-    which object, and what the operator can change. The process ends with exit code 1."""
+    """The broker cannot start and has changed nothing. The message is one line for the operator:
+    what is wrong, with which object, and what to change. The process ends with exit code 1."""
 
 
 class CoordError(PybrokerError):
@@ -215,35 +200,34 @@ class CoordError(PybrokerError):
 
 
 class MalformedNode(PybrokerError):
-    """The content of a node in ZooKeeper does not have the expected format. The message names the
-    path and the expected content. Nothing was changed."""
+    """A node in ZooKeeper does not have the expected format. The message names the path and the
+    expected content. Nothing was changed."""
 
 
 class NodeExists(CoordError):
-    """The node that the operation should create exists already. The operation was not applied."""
+    """The node to create exists already. The operation was not applied."""
 
 
 class NoNode(CoordError):
-    """The node of the operation does not exist; for a creation, its parent does not exist. The
-    operation was not applied."""
-
-
-class BadVersion(CoordError):
-    """The node does not have the version that the operation requires. The operation was not
+    """The node, or the parent of the node to create, does not exist. The operation was not
     applied."""
 
 
+class BadVersion(CoordError):
+    """The node does not have the required version. The operation was not applied."""
+
+
 class NotEmpty(CoordError):
-    """The node that the operation should delete has children. The operation was not applied."""
+    """The node to delete has children. The operation was not applied."""
 
 
 class NoChildrenForEphemerals(CoordError):
-    """The parent of the node that the operation should create is ephemeral, so it cannot have
-    children. The operation was not applied."""
+    """The parent of the node to create is ephemeral, so it cannot have children. The operation was
+    not applied."""
 
 
 class RequestTooLarge(CoordError):
-    """The request exceeds the size limit, so it was not sent. The operation was not applied."""
+    """The request exceeds the size limit and was not sent. The operation was not applied."""
 
 
 class SessionExpired(CoordError):
@@ -252,14 +236,13 @@ class SessionExpired(CoordError):
 
 
 class ConnectionLoss(CoordError):
-    """The connection was lost before the answer arrived, so the operation may or may not have been
-    applied. To find out, the caller has to read the node."""
+    """The connection was lost before the answer arrived. The operation may or may not have been
+    applied; to find out, read the node."""
 
 
 class MultiFailed(CoordError):
-    """A group of operations that is applied as a whole (a multi) was refused. `index` is the
-    position of the operation that failed, and `cause` its error. None of the operations was
-    applied."""
+    """A multi (operations that are applied together) was refused, and none was applied. `index` is
+    the position of the operation that failed, and `cause` its error."""
 
     def __init__(self, index: int, cause: CoordError) -> None:
         super().__init__(f"operation {index} of the multi failed: {cause!r}")

@@ -1,9 +1,7 @@
-"""Computes the lag of a consumer group in a partition, for the client and for the broker's metrics.
+"""The lag of a consumer group in a partition, for the client and for the broker's metrics.
 
-The caller reads the committed offsets first and the log end offsets afterwards. A group commits
-only offsets that it has read. So the lag may include records that were appended between the two
-reads, but it is never negative. If a committed offset is beyond the log end nevertheless (records
-were lost, or an operator set the offset), the lag is 0.
+Read the committed offsets before the log end offsets, so that no lag is negative. If a committed
+offset is beyond the log end nevertheless, the lag is 0.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ NO_OFFSET: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The offsets of a partition on its leader: `start` is the first offset, `stable` the last
-    stable offset, and `end` the high watermark. `size_bytes` is the size of the log on disk, None
-    if it is unknown.
+    """The offsets of a partition on its leader: the log start, the last stable offset, and the high
+    watermark (`end`). `size_bytes` is the size of the log on disk, None if unknown.
 
     Invariant: 0 <= start <= stable <= end.
     """
@@ -35,7 +32,7 @@ class LogSpan:
 @dataclass(frozen=True, slots=True)
 class Lag:
     """The lag of a group in a partition: in offsets, in bytes of the log, and as the age of the
-    oldest record that the group has not read. A value that is unknown is None."""
+    oldest unread record. An unknown value is None."""
 
     records: int
     bytes: int | None = None
@@ -62,16 +59,14 @@ class ProgressReport:
 
 
 def records_behind(committed: int, end: int) -> int:
-    """Return the number of offsets from `committed`, the committed offset, to `end`. As in Kafka's
-    tools, the number includes the offsets at which a consumer gets no record: gaps from compaction,
-    markers of transactions, and records that retention has deleted."""
+    """Return the number of offsets from `committed` to `end`. As in Kafka's tools, it includes
+    offsets without a record: gaps from compaction, markers of transactions, and deleted records."""
     return max(0, end - committed)
 
 
 def bytes_behind(committed: int, span: LogSpan) -> int | None:
-    """Return an estimate of the size (bytes) of the log from `committed`, the committed offset, to
-    the end. Return None if the size of the log is unknown. The estimate assumes that all offsets
-    have the same size, because no API returns the position of an offset in the file."""
+    """Return the estimated size (bytes) of the log from the offset `committed` to the end, as if
+    all offsets had the same size. Return None if the size of the log is unknown."""
     if span.size_bytes is None:
         return None
     first = max(committed, span.start)
@@ -81,8 +76,8 @@ def bytes_behind(committed: int, span: LogSpan) -> int | None:
 
 
 def seconds_behind(timestamp_ms: int, now_ms: int) -> float | None:
-    """Return the age (s) of the oldest record that the group has not read, by the record's
-    timestamp. Return 0 if the timestamp is in the future, None if there is no timestamp."""
+    """Return the age (s) of the oldest unread record by its timestamp: 0 if that is in the future,
+    None if there is none."""
     if timestamp_ms == NO_TIMESTAMP:
         return None
     return max(0, now_ms - timestamp_ms) / 1_000

@@ -1,12 +1,8 @@
-"""Plain counters. Code that runs for each request counts events here instead of logging them.
+"""Plain counters: code that runs for each request counts events here instead of logging them.
 
-A field is both a counter and a row of the page `/metrics`: it declares the name and the description
-of a metric. A field without a declaration is not shown. The rows of metrics that are computed when
-the page is requested are in `pybroker/admin/families.py`. The counters of clients are in
-`pybroker/client/metrics.py`.
-
-Attributes are incremented in place (`counters.bytes_in += size`), on the event loop only. If other
-threads may increment a class's attributes, the class says so. This module does not read a clock.
+A field is both a counter and a row of the page `/metrics`, whose name and description it declares.
+A field without a declaration is not shown. Attributes are incremented in place (`counters.bytes_in
++= size`), on the event loop only unless the class says otherwise.
 """
 
 from __future__ import annotations
@@ -51,8 +47,8 @@ def counter(name: str, meaning: str, *labels: str) -> int:
 
 
 def counters_by(label: str, name: str, meaning: str) -> dict[str, int]:
-    """Return a field that declares a metric: numbers that only grow, one for each value of `label`.
-    The values must be a few fixed words."""
+    """Return a field that declares a metric: a number that only grows for each value of `label`,
+    one of a few fixed words."""
     return _row(Family(name, COUNTER, (label,), meaning), dict)
 
 
@@ -63,14 +59,14 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
     """Return a field that declares a metric: numbers that grow and shrink. Each key is a tuple with
-    the values of the last labels, such as topic and partition. The labels before them have the same
-    values for all keys."""
+    the values of the last labels, such as topic and partition; the other labels have constant
+    values."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 
 def histogram(name: str, meaning: str, *labels: str) -> TimeMeter:
-    """Return a field that declares a metric: durations in seconds. For each limit in
-    `metrics_text.LIMITS_S`, the page shows the number of durations up to this limit."""
+    """Return a field that declares a metric: durations in seconds, shown as the number of durations
+    up to each limit in `metrics_text.LIMITS_S`."""
     return _row(Family(name, HISTOGRAM, labels, meaning), TimeMeter)
 
 
@@ -95,8 +91,7 @@ def families_of(table: type[Any]) -> dict[str, Family]:
 
 @dataclass(slots=True)
 class TopicCounters:
-    """Counts the reads and writes of clients in one topic since the broker started. All partitions
-    of the topic share one object."""
+    """Counts the reads and writes of clients in one topic since the broker started."""
 
     # fmt: off
     messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. The line without a topic label is the sum over all topics, as in every metric by topic.", "topic")
@@ -128,10 +123,9 @@ class FetchSessionCounters:
 
 
 class TimeMeter:
-    """A set of durations: their number, their sum, and their distribution over buckets.
+    """A set of durations: their number, their sum, and their distribution.
 
-    `buckets` maps the number of a bucket to the number of durations in it. The functions
-    `bucket_of` and `bucket_end_s` define which durations belong to a bucket.
+    `buckets` maps the number of a bucket (`bucket_of`) to the number of durations in it.
     """
 
     __slots__ = ("buckets", "count", "total_s")
@@ -143,15 +137,15 @@ class TimeMeter:
 
     def add(self, seconds: float, weight: int = 1) -> None:
         """Count a duration (s) `weight` times. If only one of N durations is measured, its weight
-        is N: it then stands for the durations that are not measured, too."""
+        is N."""
         self.count += weight
         self.total_s += seconds * weight
         bucket = bucket_of(seconds)
         self.buckets[bucket] = self.buckets.get(bucket, 0) + weight
 
     def quantile_s(self, share: float) -> float:
-        """Return the duration (s) that the given share (0 to 1) of the durations does not exceed.
-        The result is up to an eighth too long. Return 0 if no duration was counted."""
+        """Return the duration (s) that the given share (0 to 1) of the durations does not exceed,
+        at most an eighth too long. Return 0 without durations."""
         return quantile_s(self.buckets, share)
 
 
@@ -180,8 +174,8 @@ class RequestMeter:
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the number of the bucket to which a duration belongs. All durations below a nanosecond
-    share one bucket."""
+    """Return the number of a duration's bucket. All durations below a nanosecond share one
+    bucket."""
     if seconds < 1e-9:
         return _NOTHING
     fraction, exponent = math.frexp(seconds)
@@ -197,8 +191,8 @@ def bucket_end_s(bucket: int) -> float:
 
 
 def quantile_s(buckets: Mapping[int, int], share: float) -> float:
-    """Return the quantile `share` (0 to 1) of durations, in seconds. `buckets` are the buckets of a
-    TimeMeter. Return 0 if no duration was counted."""
+    """Return the quantile `share` (0 to 1), in seconds, of the durations in the buckets of a
+    TimeMeter. Return 0 without durations."""
     total = sum(buckets.values())
     seen = 0
     for bucket in sorted(buckets):
@@ -232,7 +226,7 @@ class GroupCounters:
 
 @dataclass(slots=True)
 class CleanerCounters:
-    """Shows the work of the log cleaner."""
+    """The work of the log cleaner."""
 
     # fmt: off
     uncleanable: int = gauge("kafka_log_logcleanermanager_uncleanable_partitions_count", "Compacted logs that the log cleaner could not clean. The cleaner tries them again later.")
@@ -282,22 +276,20 @@ class Metrics:
     # fmt: on
 
     def topic(self, name: str) -> TopicCounters:
-        """Return the counters of a topic that has a replica on this broker. The first call for a
-        topic creates them."""
+        """Return the counters of a topic with a replica on this broker, creating them if need
+        be."""
         found = self.topics.get(name)
         if found is None:
             found = self.topics[name] = TopicCounters()
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """Return the counters of the topic that a client's request names. If this broker has no
-        replica of the topic, return the shared counters `gone`: clients must not be able to fill
-        the memory with topic names."""
+        """Return the counters of the topic, or the shared counters `gone` if it has no replica
+        here: clients must not fill the memory with topic names."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:
-        """Remove the counters of a deleted topic. Their values are added to `gone`, so that the sum
-        over all topics keeps them."""
+        """Remove the counters of a deleted topic, and add their values to `gone`."""
         found = self.topics.pop(name, None)
         if found is not None:
             self.gone.add(found)
@@ -310,5 +302,5 @@ class Metrics:
         return total
 
     def connection_closed(self, reason: str) -> None:
-        """Count a connection that was closed. `reason` must be one of a few fixed words."""
+        """Count a closed connection. `reason` must be one of a few fixed words."""
         self.closed[reason] = self.closed.get(reason, 0) + 1

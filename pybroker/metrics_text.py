@@ -1,7 +1,7 @@
 """Prometheus' text format (version 0.0.4), as far as the metrics of brokers and clients need it.
 
-The library prometheus-client is not used, because it creates an object for each line. With metrics
-that have a line for each partition, this takes ten times as long. This module defines no metrics.
+The library prometheus-client is not used, because it creates an object for each line and takes ten
+times as long.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ histogram has `_bucket`, `_sum` or `_count` before the labels."""
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The values of a summary of durations for one set of labels. `recent` has the number of recent
-    durations in each bucket. `count` and `total_s` are the number and the sum (s) of all durations
-    since the start of the broker."""
+    """A summary of durations for one set of labels: the number of recent durations in each bucket
+    (`recent`), and the number and sum (s) of all durations."""
 
     labels: Mapping[str, str]
     recent: Mapping[int, int]
@@ -42,8 +41,7 @@ def escaped(text: str) -> str:
 
 
 def labels(values: Mapping[str, str]) -> str:
-    """Return labels and their values in braces, in the form that a line of the text format
-    requires. Without labels, return an empty string."""
+    """Return labels and their values in braces, or an empty string without labels."""
     if not values:
         return ""
     inner = ",".join(f'{name}="{escaped(value)}"' for name, value in values.items())
@@ -51,8 +49,8 @@ def labels(values: Mapping[str, str]) -> str:
 
 
 def by_label(label: str, values: Mapping[str, Number]) -> list[Line]:
-    """Return a line for each item of `values`: the key is the value of the label `label`, and the
-    number is the value of the metric. Lines are in the order of the keys."""
+    """Return a line for each item of `values`, in the order of the keys, which are the values of
+    the label `label`."""
     return [(labels({label: key}), value) for key, value in sorted(values.items())]
 
 
@@ -88,9 +86,9 @@ def histogram_lines(where: Mapping[str, str], meter: TimeMeter) -> list[Line]:
 
 
 def summary(of: Family, times: Iterable[Times], unit: float) -> str:
-    """Return a metric family of durations as text: quantiles, sum and count for each set of labels.
-    `unit` is the number of shown units in a second (1000 for ms). If there are no recent durations,
-    the quantiles are NaN."""
+    """Return a metric family of durations as text: quantiles (NaN without recent durations), sum
+    and count for each set of labels. `unit` is the number of shown units in a second (1000 for ms).
+    """
     name, parts = of.name, [header(of)]
     for item in times:
         for share in QUANTILES:

@@ -1,5 +1,5 @@
-"""The values that the whole broker shares: partitions, brokers, the state of partitions, and the
-controller's commands. All of them are immutable.
+"""The immutable values that the whole broker shares: partitions, brokers, the state of partitions,
+and the controller's commands.
 
 Abbreviations of the protocol:
 
@@ -32,7 +32,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic. As text it is `TOPIC-PARTITION`, as in Kafka's logs and directory
+    """A partition of a topic. Its text is `TOPIC-PARTITION`, as in Kafka's logs and directory
     names."""
 
     topic: str
@@ -44,8 +44,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of a broker's listener that the broker advertises to clients. The address to
-    which the listener is bound may differ."""
+    """The address of a listener that the broker advertises to clients."""
 
     listener: str
     host: str
@@ -55,11 +54,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that is registered in ZooKeeper.
-
-    `epoch` is the broker epoch: the czxid of its registration node (KIP-380). `incarnation` is the
-    version of its node under /pybroker/incarnations (KIP-903). Both are -1 if they are unknown.
-    """
+    """A broker that is registered in ZooKeeper. `epoch` is the broker epoch: the czxid of its
+    registration node (KIP-380). `incarnation` is the version of its node under
+    /pybroker/incarnations (KIP-903). Both are -1 if unknown."""
 
     id: int
     endpoints: tuple[Endpoint, ...]
@@ -68,8 +65,7 @@ class Broker:
     incarnation: int = -1
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Return the broker's endpoint for the listener of that name, or None if it has no such
-        listener."""
+        """Return the broker's endpoint for the listener of that name, or None."""
         return next(
             (endpoint for endpoint in self.endpoints if endpoint.listener == listener), None
         )
@@ -77,11 +73,11 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's leader, ISR and epochs: the content of its state node in ZooKeeper.
+    """A partition's leader, ISR and epochs: the content of its state node in ZooKeeper. `eligible`
+    are replicas that left the ISR while it was smaller than min.insync.replicas, so they still have
+    every committed record (KIP-966).
 
-    Invariant: `leader` is in `isr`, or is NO_LEADER. `eligible` are replicas that left the ISR
-    while it was smaller than min.insync.replicas, so they still have every committed record
-    (KIP-966). Usually there are none.
+    Invariant: `leader` is in `isr`, or is NO_LEADER.
     """
 
     leader: int
@@ -93,17 +89,14 @@ class PartitionState:
 
 def is_orphaned(state: PartitionState) -> bool:
     """Whether the partition has no leader, no in-sync replica and no eligible replica, so that no
-    replica is known to have every committed record. This happens if all replicas that could lead
-    have stepped aside, because they may lack records after a power loss or a loss of a disk."""
+    replica is known to have every committed record."""
     return state.leader == NO_LEADER and not state.isr and not state.eligible
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """Return the state with `isr` as its ISR, and with the resulting eligible replicas. `required`
-    is min.insync.replicas, or the number of replicas if that is smaller. If the new ISR has fewer
-    replicas than `required`, a replica that leaves the ISR becomes eligible: the high watermark
-    does not advance until the ISR is large enough again, so the replica still has every committed
-    record (KIP-966). Otherwise no replica is eligible. The leader and the epochs are unchanged."""
+    """Return the state with `isr` as its ISR. If the new ISR has fewer replicas than `required`
+    (min.insync.replicas, or the number of replicas if smaller), replicas that leave it become
+    eligible (KIP-966). Otherwise no replica is eligible."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -114,8 +107,8 @@ def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> P
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """The state of one partition as the controller sends it to a broker. `partition_epoch` is the
-    version of the partition's state node; a leader changes the ISR only if that version is
-    unchanged."""
+    version of the partition's state node, on which a leader's changes of the ISR are conditional.
+    """
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -128,7 +121,7 @@ class PartitionFacts:
 
 class Extent(enum.IntEnum):
     """Which partitions a command names: some, all, or a part of a series of commands that together
-    name all. The numbers are those of the request field `extent`, which only pybroker has."""
+    name all. The numbers are those of pybroker's own request field `extent`."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""
@@ -143,9 +136,8 @@ class Extent(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the controller to a broker. The broker rejects it with STALE_CONTROLLER_EPOCH if
-    it has received a command with a higher `controller_epoch`, and with STALE_BROKER_EPOCH if
-    `broker_epoch` is lower than the epoch of its registration."""
+    """A command of the controller to a broker. The broker rejects it with STALE_CONTROLLER_EPOCH or
+    STALE_BROKER_EPOCH if an epoch is lower than the one that the broker knows."""
 
     controller_id: int
     controller_epoch: int
@@ -154,9 +146,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
-    """The command to lead or to follow these partitions. If `extent` says that the command names
-    all partitions that have a replica on the broker, any other log on the broker's disks is left
-    over from a partition that the broker no longer has."""
+    """The command to lead or to follow these partitions. If `extent` says all, the broker has no
+    other partitions, and any other log on its disks is left over."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -164,10 +155,9 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """The command to answer Metadata requests with these brokers and partitions. `brokers` are all
-    live brokers. `partitions` are those that have changed or, if `extent` says so, all partitions;
-    in that case the broker removes every other partition from its metadata. A partition with the
-    leader LEADER_DURING_DELETION is removed, too."""
+    """The command to answer Metadata requests with `brokers`, all live brokers, and `partitions`.
+    If `extent` says all, the broker forgets every other partition. It also forgets a partition with
+    the leader LEADER_DURING_DELETION."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
@@ -186,8 +176,7 @@ class StopReplicaPartition:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica(Command):
-    """The command to stop serving these partitions. Each partition says whether the broker also has
-    to delete its log."""
+    """The command to stop serving these partitions, and to delete the logs of some."""
 
     partitions: tuple[StopReplicaPartition, ...] = ()
 
@@ -200,10 +189,8 @@ class Everything:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Add the partitions of a command; the caller passes all commands in the order in which
-        they were carried out. If the command is the last one of a series, return all partitions of
-        the series. Otherwise return None. Also return None at the end of a series whose first
-        command was not passed."""
+        """Add the partitions of a command; every command must be passed, in order. Return all
+        partitions at the end of a complete series, else None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None
@@ -245,8 +232,8 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def collides(name: str, other: str) -> bool:
-    """Whether two topic names are the same if '.' and '_' count as the same character. Such names
-    would become the same name in metrics, so Kafka rejects the second topic."""
+    """Whether two topic names are the same if '.' and '_' count as the same character, as in
+    Kafka's metrics."""
     return name.replace(".", "_") == other.replace(".", "_")
 
 
@@ -256,8 +243,8 @@ def encode_uuid(value: uuid.UUID) -> str:
 
 
 def decode_uuid(text: str) -> uuid.UUID:
-    """Return the UUID that `text` encodes in Kafka's form (see `encode_uuid`). Raise ValueError if
-    `text` is not 22 characters of base64url."""
+    """Return the UUID in `text` (see `encode_uuid`). Raise ValueError if it is not 22 characters of
+    base64url."""
     if len(text) != 22:
         raise ValueError(
             f"{text!r} is not a base64url UUID: it has {len(text)} characters, expected 22"
@@ -271,7 +258,7 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 class TransactionMarker(NamedTuple):
-    """A marker that ends a producer's transaction in these partitions. `coordinator_epoch`: the
+    """A marker that ends a producer's transaction in these partitions. `coordinator_epoch` is the
     leader epoch of the coordinator's partition of `__transaction_state`."""
 
     producer_id: int

@@ -1,10 +1,8 @@
 """The protocols (Python's interfaces) of the clock, the disk, ZooKeeper and other brokers. Code
-that makes decisions depends only on these protocols. Each protocol has one real implementation
-(`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`, `broker/app.py`); tests use
-simulated ones.
+that makes decisions depends only on these protocols, and tests use simulated implementations.
 
 Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`), because a simulation brings an event
-loop with simulated time. Only *reading* a clock uses `Clock`.
+loop with simulated time.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Reads the time. Wall time is only for records and for people; every decision about durations
-    uses the other two methods."""
+    """Reads the time. Wall time is only for records and for people; measure durations with the
+    other two methods."""
 
     def wall_ms(self) -> int:
-        """Return the milliseconds since 1970 by the machine's clock. The clock may jump forwards or
+        """Return the milliseconds since 1970 by the machine's clock, which may jump forwards or
         backwards."""
 
     def monotonic(self) -> float:
@@ -46,8 +44,7 @@ class Clock(Protocol):
 
 
 class Rng(Protocol):
-    """Random numbers for choices, such as the placement of replicas. `random.Random` and
-    `random.SystemRandom` are implementations."""
+    """Random numbers, as `random.Random` and `random.SystemRandom` make them."""
 
     def randrange(self, stop: int, /) -> int: ...
 
@@ -58,8 +55,8 @@ class Proc(Protocol):
     """Facts about this process and this machine that the operating system provides."""
 
     def boot_id(self) -> str:
-        """Return an id that changes each time the kernel boots. While the id is unchanged, the page
-        cache still has everything that was written to files, even if it is not on disk."""
+        """Return an id that changes each time the kernel boots. While it is unchanged, the page
+        cache still has everything that was written to files."""
 
     def pid(self) -> int: ...
 
@@ -68,13 +65,13 @@ class Blocking(Protocol):
     """Runs blocking work, such as disk access and compression, outside the event loop."""
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """Call `function(*args)` outside the event loop. The awaitable returns the result of the
-        call or raises its exception."""
+        """Call `function(*args)` outside the event loop. The awaitable returns its result or raises
+        its exception."""
 
 
 class File(Protocol):
-    """An open file of a log. Every method may raise StorageError; the message names the path and
-    the operation."""
+    """An open file of a log. Every method may raise StorageError, which names the path and the
+    operation."""
 
     @property
     def path(self) -> str: ...
@@ -83,17 +80,16 @@ class File(Protocol):
         """Return the length of the file in bytes."""
 
     def append(self, data: Buffer) -> None:
-        """Write all of `data` at the end of the file. If the disk writes only a part, truncate the
-        file to its old length and raise StorageError."""
+        """Write all of `data` at the end of the file. If only a part can be written, restore the
+        old length and raise StorageError."""
 
     def pread(self, position: int, length: int) -> bytes:
-        """Return `length` bytes of the file from `position` on, fewer only if the file ends
-        earlier. The call may wait for the disk."""
+        """Return `length` bytes from `position` on, fewer only if the file ends earlier. May wait
+        for the disk."""
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
-        """Return the bytes as `pread` does if all of them are in the page cache, else None. The
-        call never waits for the disk. The memory of a long result is reused by a later read once
-        nothing refers to the result any more."""
+        """Return the bytes as `pread` does if all of them are in the page cache, else None. Never
+        waits for the disk. The memory of a long result is reused once nothing refers to it."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -109,22 +105,20 @@ class Disk(Protocol):
     block and may raise StorageError."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file for reading and appending. If the file is missing, create it if `create` is
-        True, else raise StorageError."""
+        """Open a file for reading and appending. Raise StorageError if it is missing and `create`
+        is False."""
 
     def read(self, path: str) -> bytes:
-        """Return the whole content of a file. Raise FileNotFoundError if there is no such file."""
+        """Return the whole content of a file. Raise FileNotFoundError if it does not exist."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """Replace the content of a file, atomically and durably: write a temporary file, fsync it,
-        rename it, and fsync the directory."""
+        """Replace the content of a file, atomically and durably."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, atomically. The new name is durable only after a `sync_dir` of the
-        directory."""
+        """Rename a file, atomically. The new name is durable only after `sync_dir`."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file. Do nothing if there is no such file."""
+        """Remove a file, if it exists."""
 
     def list_dir(self, path: str) -> list[str]:
         """Return the names of the files and directories in a directory, sorted."""
@@ -132,7 +126,7 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """Return the length of a file in bytes, without opening the file."""
+        """Return the length of a file in bytes."""
 
     def write(self, path: str, data: bytes) -> None:
         """Replace the content of a file, neither atomically nor durably. Only for a file that has a
@@ -142,9 +136,8 @@ class Disk(Protocol):
         """Return whether new files can be created in a directory."""
 
     def lock(self, path: str, owner: str) -> Callable[[], None] | None:
-        """Take the exclusive lock of the file `path`, which is created if it is missing, and write
-        `owner` into the file. Return the function that releases the lock, or None if another
-        process holds the lock."""
+        """Take the exclusive lock of the file `path`, creating it if need be, and write `owner`
+        into it. Return the function that releases the lock, or None if another process holds it."""
 
     def is_dir(self, path: str) -> bool: ...
 
@@ -186,8 +179,7 @@ class WatchKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """The event that a one-shot watch of a node reports. A watch is never called after its session
-    has ended."""
+    """The event that a one-shot watch of a node reports."""
 
     kind: WatchKind
     path: str
@@ -199,9 +191,8 @@ SessionListener = Callable[[SessionEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """The metadata of a node. `version` is the number of changes of the node's data since its
-    creation. `czxid` is the number of the transaction that created the node: a node that was
-    created later has a larger one."""
+    """The metadata of a node. `version` is the number of changes of its data since its creation.
+    `czxid` is the id of the transaction that created it, and grows with every transaction."""
 
     czxid: int
     mzxid: int
@@ -250,26 +241,24 @@ class Coord(Protocol):
     """The coordination service (ZooKeeper): a tree of small nodes with versions, ephemeral nodes,
     one-shot watches, and multis (groups of operations that are applied together).
 
-    The errors are the subclasses of CoordError in `errors.py`. After ConnectionLoss an operation
-    may or may not have been applied; after every other error it was not applied. A request over 512
-    KiB is not sent and raises RequestTooLarge. Version -1 means any version. Watches and listeners
-    are called on the event loop, in the order of the events, and never for a session that has
-    ended.
+    All methods may raise subclasses of CoordError. Only after ConnectionLoss may a failed operation
+    have been applied. A request over 512 KiB raises RequestTooLarge. Version -1 means any version.
+    Watches and listeners are called on the event loop, in the order of the events, and never for a
+    session that has ended.
     """
 
     @property
     def generation(self) -> int:
-        """How many sessions this process has had so far; 0 before the first one."""
+        """How many sessions this process has had so far."""
 
     @property
     def session_id(self) -> int:
-        """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 if there is no
-        session."""
+        """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 without a session."""
 
     def silence(self) -> float:
         """Return the time (s, boottime) since this session sent the latest request that ZooKeeper
-        has certainly received. Only an answer that the quorum has confirmed proves that: a server
-        that is cut off from the quorum still answers reads."""
+        has certainly received. Only an answer that the quorum has confirmed counts, as a server
+        without a quorum still answers reads."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -278,8 +267,8 @@ class Coord(Protocol):
     async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None: ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Return the names of the node's children, sorted. If `watch` is given, it is called once,
-        at the next change."""
+        """Return the names of the node's children, sorted. `watch` is called once, at the next
+        change."""
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
@@ -294,19 +283,17 @@ class Coord(Protocol):
         operation that failed."""
 
     async def sync(self, path: str = "/") -> None:
-        """Wait until the server to which this session is connected has all changes that ZooKeeper
-        had committed before this call."""
+        """Wait until the server of this session has all changes that ZooKeeper had committed before
+        this call."""
 
 
 class BrokerChannel(Protocol):
-    """The channel on which a controller sends commands to one broker. The commands arrive in the
-    order in which they were sent. Each method raises BrokerError if the broker rejects the whole
-    command. It raises another PybrokerError, OSError or TimeoutError if it is unknown whether the
-    command arrived."""
+    """The channel on which a controller sends commands to one broker, which arrive in order. Each
+    method raises BrokerError if the broker rejects the whole command; another PybrokerError,
+    OSError or TimeoutError if it is unknown whether the command arrived."""
 
     async def close(self) -> None:
-        """Close the connection at once, if there is one. Commands without an answer may be lost.
-        Idempotent."""
+        """Close the connection at once. Commands without an answer may be lost. Idempotent."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]: ...
 
@@ -316,22 +303,21 @@ class BrokerChannel(Protocol):
 
 
 class MarkerChannel(Protocol):
-    """The channel on which a transaction coordinator sends markers to a broker that leads
-    partitions of the transactions."""
+    """The channel on which a transaction coordinator sends markers to a partition leader's
+    broker."""
 
     async def write_markers(
         self, markers: Sequence[TransactionMarker]
     ) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
-        """Ask the other broker to append the markers to its partitions. Return for each marker a
-        mapping from partition to error code: NONE if the partition's in-sync replicas have the
-        marker. No two markers may have the same producer id. Raise PybrokerError, OSError or
-        TimeoutError if it is unknown whether the markers were written."""
+        """Ask the broker to append the markers, and return for each marker partition -> error code:
+        NONE if the in-sync replicas have the marker. No two markers may have the same producer id.
+        Raise PybrokerError, OSError or TimeoutError if it is unknown whether the markers were
+        written."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """How far a follower has copied a partition: the position that its next fetch states to the
-    leader."""
+    """How far a follower has copied a partition, as its next fetch states it."""
 
     fetch_offset: int
     """The follower's log end offset. If flush.messages is set, all records below it are on the
@@ -365,7 +351,7 @@ class FetchedPartition:
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
     """How much data a follower requests in one fetch, in total and for each partition, and how long
-    the leader may wait until it has at least `min_bytes`."""
+    the leader may wait for `min_bytes`."""
 
     max_wait_ms: int
     min_bytes: int
@@ -374,10 +360,9 @@ class FetchLimits:
 
 
 class LeaderChannel(Protocol):
-    """The channel on which a follower sends requests to one leader. It connects at the first
-    request, and again after every failure. All methods may raise BrokerError if the leader rejects
-    the whole request. They may raise another PybrokerError, OSError or TimeoutError if the leader
-    cannot be reached."""
+    """The channel on which a follower sends requests to one leader. All methods may raise
+    BrokerError if the leader rejects the whole request; another PybrokerError, OSError or
+    TimeoutError if the leader cannot be reached."""
 
     async def fetch(
         self,
@@ -385,18 +370,17 @@ class LeaderChannel(Protocol):
         limits: FetchLimits,
         changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
-        """Fetch `positions` from the leader, and return its results. In a fetch session, only
-        changed positions are sent (KIP-227). `changed` names the partitions whose position may have
-        changed since the last call; None means that any position may have. If nothing has changed
-        in a partition, its result may be missing."""
+        """Fetch `positions` from the leader, and return its results. `changed` names the partitions
+        whose position may have changed since the last call (None: any), as a fetch session sends
+        only those (KIP-227). A partition without news may have no result."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
-        """Return the leader's log start offset of a partition. Raise BrokerError if the leader does
-        not lead it in this epoch."""
+        """Return the leader's log start offset. Raise BrokerError if the leader does not lead the
+        partition in this epoch."""
 
     async def latest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
-        """Return the leader's log end offset of a partition. Raise BrokerError if the leader does
-        not lead it in this epoch."""
+        """Return the leader's log end offset. Raise BrokerError if the leader does not lead the
+        partition in this epoch."""
 
     async def close(self) -> None:
         """Close the connection, if there is one. Idempotent."""
@@ -412,8 +396,8 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A transactional producer whose records a coordinator appends. `guard` is the proof that the
-    partition is in the producer's transaction (KIP-890); only the log reads it."""
+    """A transactional producer whose records a coordinator appends. `guard` is the log's proof that
+    the partition is in the producer's transaction (KIP-890)."""
 
     producer_id: int
     epoch: int
@@ -421,9 +405,9 @@ class Producer:
 
 
 class PartitionLog(Protocol):
-    """A partition of an internal topic on the broker that leads it. A coordinator stores its
-    decisions in it. Every method may raise BrokerError KAFKA_STORAGE_ERROR and, once another broker
-    leads the partition, NOT_LEADER_OR_FOLLOWER."""
+    """A partition of an internal topic on its leader, in which a coordinator stores its decisions.
+    Every method may raise BrokerError KAFKA_STORAGE_ERROR and, once another broker leads the
+    partition, NOT_LEADER_OR_FOLLOWER."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -444,56 +428,53 @@ class PartitionLog(Protocol):
 
     @property
     def is_surely_led(self) -> bool:
-        """Whether it is certain that no other broker leads the partition at this moment, because
-        ZooKeeper has answered this broker recently enough. Never raises."""
+        """Whether ZooKeeper has answered this broker recently enough that no other broker leads the
+        partition. Never raises."""
 
     async def is_led_now(self) -> bool:
-        """Whether it is certain that this broker leads the partition at this moment:
-        `is_surely_led` is True, and the controller cannot have elected another leader without this
-        broker's knowledge. If the followers have not fetched recently, the method asks ZooKeeper.
-        Never raises."""
+        """Whether it is certain that this broker leads the partition at this moment. If the
+        followers have not fetched recently, this asks ZooKeeper. Never raises."""
 
     @property
     def is_certainly_led(self) -> bool:
-        """The result of `is_led_now`, if that can be known without a request to ZooKeeper;
-        otherwise False. Never raises."""
+        """The result of `is_led_now` if no request to ZooKeeper is needed, otherwise False. Never
+        raises."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica has fetched from this leader in the current leader
-        epoch. After such a fetch a replica no longer acts as a leader itself. If an in-sync replica
-        does not fetch, wait until it leaves the ISR. Raise BrokerError NOT_LEADER_OR_FOLLOWER if
-        another broker becomes the leader during the wait."""
+        """Wait until every in-sync replica has fetched in the current leader epoch, and so no
+        longer acts as a leader itself. Raise BrokerError NOT_LEADER_OR_FOLLOWER if another broker
+        becomes the leader."""
 
     @property
     def has_other_copies(self) -> bool:
-        """Whether the partition has replicas on other brokers. Even a replica that is not in sync
-        can become the leader later, and can have records that this replica lacks. Never raises."""
+        """Whether the partition has replicas on other brokers, even out of sync, which may have
+        records that this replica lacks. Never raises."""
 
     def suspect(self, offset: int) -> None:
-        """Report that the bytes read at `offset` are not those that were written. The log is then
-        checked."""
+        """Report that the bytes read at `offset` are not those that were written, so that the log
+        is checked."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Return whole batches, beginning with the batch that contains `offset`: about `bytes_max`
-        bytes, and at least one batch. Batches above the high watermark are included. The result is
-        empty only at the log end. Each buffer has one or more batches. Also raise BrokerError
-        OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if the first batch is damaged."""
+        """Return whole batches from the one that contains `offset`: about `bytes_max` bytes, at
+        least one batch, also above the high watermark. Empty only at the log end. Also raise
+        BrokerError OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if the first batch is damaged."""
 
     def append(
         self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
     ) -> int:
-        """Append the records, at least one, as one batch with acks=all, and return the offset that
-        follows the last record. This method never yields to the event loop, and does not wait until
-        the in-sync replicas have the batch. All records get the timestamp `timestamp_ms` (since
-        1970). With a `producer` (a result of `verified`), the batch is part of the producer's
-        transaction. Also raise BrokerError NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE if the batch is
-        too large, and INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not
-        append."""
+        """Append the records, at least one, as one batch with acks=all and the timestamp
+        `timestamp_ms` (since 1970), and return the next offset. Never yields to the event loop or
+        waits for the in-sync replicas. With a `producer` (a result of `verified`), the batch is
+        part of the producer's transaction.
+
+        Also raise BrokerError NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and INVALID_PRODUCER_EPOCH or
+        INVALID_TXN_STATE if the producer may not append.
+        """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return the producer with the proof that this partition is in its transaction. If the
-        transaction is not open in this partition yet, its coordinator has to confirm it (KIP-890).
-        Also raise BrokerError with the coordinator's code, for example INVALID_TXN_STATE."""
+        """Return the producer with the proof that this partition is in its transaction, after
+        asking the transaction coordinator if need be (KIP-890). Also raise BrokerError with the
+        coordinator's code, for example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

@@ -1,6 +1,6 @@
-"""The list of the tools as plain data: each tool's name, the module of its command, and a summary.
-This module imports no other module of pybroker, since `pybroker --help` and every start of a tool
-read it."""
+"""The list of the tools: each tool's name, the module of its command, and a summary. Imports no
+other module of pybroker, since every start of a tool reads this list.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Tool(NamedTuple):
-    """A row of the list: the module of a tool's command, and a summary of the tool in one line."""
+    """The module of a tool's command, and a summary of the tool in one line."""
 
     module: str
     summary: str
@@ -73,6 +73,6 @@ BROKERS: Final = ("start", "container")
 
 
 def tool_name(word: str) -> str:
-    """Return the listed name of the tool that the user calls `word`. Kafka's own names, such as
-    `kafka-topics` and `kafka-topics.sh`, are accepted, too."""
+    """Return the listed name of the tool that the user calls `word`, also by Kafka's names such as
+    `kafka-topics.sh`."""
     return word.removesuffix(".sh").removeprefix("kafka-")

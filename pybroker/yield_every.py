@@ -1,8 +1,6 @@
-"""Lets a long loop yield to other tasks. The controller decides about thousands of partitions, and
-a request may name thousands. Both run on the event loop on which the broker serves all clients.
+"""Lets a long loop yield to other tasks, since the broker serves all clients on one event loop.
 
-While one handler of the controller yields, no other handler of the controller runs: they run one
-after another.
+While a handler of the controller yields, no other handler of the controller runs.
 """
 
 from __future__ import annotations
