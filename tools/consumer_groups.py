@@ -393,7 +393,6 @@ class Groups:
                 click.echo(RESET_FORMAT.format(name, topic, number, offset))
 
     async def _chosen(self) -> Sequence[str]:
-        """Return the groups that --group names, or all groups with --all-groups."""
         if self._flags["all_groups"]:
             return [group.group_id for group in await self._listed([])]
         return list(dict.fromkeys(self._flags["group"]))

@@ -84,7 +84,6 @@ def command(health: bool, stop: bool, commands: Path | None, words: tuple[str, .
 
 
 def _run(environment: Mapping[str, str]) -> None:
-    """Run the broker until a signal ends it."""
     settings = _settings(environment)
     config = _config(settings)
     if config.zookeeper_connect is None and _lacks_zookeeper(environment):
@@ -123,7 +122,6 @@ def _config(settings: Settings) -> BrokerConfig:
 
 
 def _lacks_zookeeper(environment: Mapping[str, str]) -> bool:
-    """Return whether the image lacks the embedded ZooKeeper server."""
     jars = environment.get(JARS_VARIABLE)
     return jars is not None and not any(Path(jars).glob("*.jar"))
 

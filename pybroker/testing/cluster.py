@@ -365,7 +365,6 @@ class Cluster:
         return self._links
 
     def _reachable(self) -> list[BrokerProcess]:
-        """Return the running brokers that are neither paused nor cut off."""
         cut_off: Collection[int] = self._links.cut_off if self._links is not None else ()
         return [
             each

@@ -64,8 +64,6 @@ def parse(text: str, environment: Mapping[str, str]) -> Tree:
 
 
 class _Walk:
-    """Visits the nodes of a parsed file and fills the tree."""
-
     def __init__(self, tree: Tree, environment: Mapping[str, str]) -> None:
         self._tree = tree
         self._environment = environment

@@ -151,7 +151,7 @@ def epochs(history: History) -> Iterator[Violation]:
             yield Violation("epochs", None, UNKNOWN, text)
     leaders: dict[tuple[TopicPartition, int], int] = {}
     by_partition: dict[TopicPartition, dict[int, tuple[int, int]]] = defaultdict(dict)
-    yield from _of_deposed(history)
+    yield from _elections_by_replaced_controllers(history)
     for state in history.states:
         by_partition[state.partition][state.version] = (state.epoch, state.controller_epoch)
         if state.leader < 0:
@@ -174,9 +174,9 @@ def epochs(history: History) -> Iterator[Violation]:
                 yield Violation("epochs", partition, UNKNOWN, text)
 
 
-def _of_deposed(history: History) -> Iterator[Violation]:
-    """Yield a violation for each election by a replaced controller. A change to "no leader" is
-    exempt: a leader that resigns makes it itself."""
+def _elections_by_replaced_controllers(history: History) -> Iterator[Violation]:
+    """Yield a violation for each election by a replaced controller. A partition state without a
+    leader is exempt: a leader that resigns writes it itself."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)

@@ -34,9 +34,9 @@ Place = tuple[str, TopicPartition]
 """A group, and a partition that it reads."""
 
 
-class _Known(NamedTuple):
-    """A committed offset, known to a client from the time `since` on. `begun` is the start of the
-    request that shows it, `op` the request as text."""
+class _KnownCommit(NamedTuple):
+    """A committed offset, known to a client from the time `since` on. `op` is the request that
+    shows the commit, sent at the time `begun`."""
 
     since: int
     begun: int
@@ -106,7 +106,7 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
             for before in rows[:count]:
                 if (
                     before.offset > answer.offset
-                    and not any(_may_follow(history, commit, before) for commit in late)
+                    and not any(_may_be_applied_after(history, commit, before) for commit in late)
                     and not _is_unaware(history, answer, before)
                 ):
                     text = (
@@ -117,9 +117,9 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
                     break
 
 
-def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
-    """Return whether the coordinator may have applied `commit`, of a lower offset, after the offset
-    in `before` was committed."""
+def _may_be_applied_after(history: History, commit: Commit, before: _KnownCommit) -> bool:
+    """Return whether the coordinator may have applied `commit`, which has a lower offset, after the
+    commit `before`."""
     ended = commit.ended or math.inf
     if commit.begun >= before.since:
         return False  # no member commits less than it knows to be committed
@@ -131,10 +131,9 @@ def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
     return not place or ended >= terms[place - 1]
 
 
-def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
+def _is_unaware(history: History, answer: Committed, before: _KnownCommit) -> bool:
     """Return whether the answer may come from a coordinator that did not know that its ZooKeeper
-    session had ended. Its replacement must have begun before the offset in `before` became
-    known."""
+    session had ended. Another broker must have replaced it before `before` became known."""
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]
     return any(
@@ -251,19 +250,19 @@ def _answers(history: History) -> dict[Place, list[Committed]]:
     return found
 
 
-def _known(history: History) -> dict[Place, list[_Known]]:
+def _known(history: History) -> dict[Place, list[_KnownCommit]]:
     """Return, by group and partition, the offsets known to be committed, in the order of the times
     when clients learned of them."""
-    found: dict[Place, list[_Known]] = defaultdict(list)
+    found: dict[Place, list[_KnownCommit]] = defaultdict(list)
     for place, commits in _commits(history).items():
         for commit in commits:
             if commit.outcome == "ok":
-                known = _Known(commit.ended, commit.begun, commit.offset, str(commit))
+                known = _KnownCommit(commit.ended, commit.begun, commit.offset, str(commit))
                 found[place].append(known)
     for place, answers in _answers(history).items():
         for answer in answers:
             if answer.offset != UNKNOWN:
-                known = _Known(answer.answered, answer.asked, answer.offset, str(answer))
+                known = _KnownCommit(answer.answered, answer.asked, answer.offset, str(answer))
                 found[place].append(known)
     for rows in found.values():
         rows.sort()

@@ -30,7 +30,7 @@ def latest_kept(history: History) -> Iterator[Violation]:
     the key. A tombstone may be absent, but then the read must find no earlier value. A replica is
     exempt if it may have missed the tombstone."""
     sends = _by_key(history)
-    for read in _judged(history):
+    for read in _reads_without_loss(history):
         found = _last(read.records)
         for (partition, key), asked in sends.items():
             last = _last_acknowledged(asked, read) if partition == read.partition else None
@@ -55,7 +55,7 @@ def survivors_unchanged(history: History) -> Iterator[Violation]:
     values = {each.value: each for each in history.keyed.sends if each.value is not None}
     deleted = {(partition, key) for (partition, key), asked in _by_key(history).items()
                if any(each.value is None and each.outcome != "fail" for each in asked)}  # fmt: skip
-    for read in _judged(history):
+    for read in _reads_without_loss(history):
         for before, after in pairwise(read.records):
             if before.offset >= after.offset:
                 text = f"the offset follows {before.offset}"
@@ -72,7 +72,7 @@ def survivors_unchanged(history: History) -> Iterator[Violation]:
 def tombstones_kept(history: History) -> Iterator[Violation]:
     """Check that a replica keeps a tombstone for delete.retention.ms from its send, unless a later
     record has its key."""
-    for read in _judged(history):
+    for read in _reads_without_loss(history):
         found = _last(read.records)
         for (partition, key), asked in _by_key(history).items():
             last = _last_acknowledged(asked, read) if partition == read.partition else None
@@ -89,7 +89,7 @@ def tombstones_kept(history: History) -> Iterator[Violation]:
 def replicas_agree(history: History) -> Iterator[Violation]:
     """Check that all reads at the end of the run find the same last value of each key that was
     never deleted."""
-    finals = [read for read in _judged(history) if read.is_final]
+    finals = [read for read in _reads_without_loss(history) if read.is_final]
     deleted = set[str]()
     if any(read.ended >= history.keyed.delete_retention for read in finals):
         # A replica that was behind may have missed tombstones, so that it keeps the values.
@@ -106,8 +106,7 @@ def replicas_agree(history: History) -> Iterator[Violation]:
             yield Violation(SAME, one.partition, offset, text, (str(one), str(other)))
 
 
-def _judged(history: History) -> Iterator[KeyedRead]:
-    """Yield the reads of partitions without a recorded data loss."""
+def _reads_without_loss(history: History) -> Iterator[KeyedRead]:
     lost = {loss.partition for loss in history.losses}
     return (read for read in history.keyed.reads if read.partition not in lost)
 

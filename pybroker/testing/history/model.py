@@ -231,8 +231,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """A fault that ended a broker's ZooKeeper session before its timeout, at `begin`. The broker
-    learned of it at `end`. ZooKeeper itself never does this."""
+    """The end of a broker's ZooKeeper session before the session timeout, caused by a fault at
+    `begin`. The broker was notified at `end`. ZooKeeper itself never ends a session early."""
 
     broker: int
     begin: int
@@ -445,8 +445,8 @@ class History:
         return found
 
     def committed(self) -> Iterator[tuple[TopicPartition, int, int, str]]:
-        """Yield (partition, time, offset, operation) for each committed record: `operation` showed
-        a client at `time` that the record at `offset` is committed."""
+        """Yield (partition, time, offset, operation): by `operation`, a client knew from `time` on
+        that the record at `offset` is committed."""
         for poll in self.polls:
             yield poll.partition, poll.at, poll.records[-1].offset, str(poll)
         for send in self.sends.values():

@@ -71,7 +71,7 @@ def refusal(history: History) -> Iterator[Violation]:
     for partition, sends in history.sends_by_partition().items():
         if partition not in required:
             continue
-        closed = _closed(states[partition], required[partition])
+        closed = _times_below_min_isr(states[partition], required[partition])
         for send in sends if closed else ():
             if send.outcome != "ok" or not _waits_for_all(history, send):
                 continue
@@ -82,7 +82,7 @@ def refusal(history: History) -> Iterator[Violation]:
                     yield Violation("refusal", partition, send.offset, text, ops)
 
 
-def _closed(states: list[State], required: int) -> list[tuple[State, float, float]]:
+def _times_below_min_isr(states: list[State], required: int) -> list[tuple[State, float, float]]:
     """Return (first state, begin, end) of each interval without a leader, or with fewer than
     `required` replicas in the ISR."""
     found: list[tuple[State, float, float]] = []
@@ -99,17 +99,16 @@ def _closed(states: list[State], required: int) -> list[tuple[State, float, floa
 
 
 def admitted_losses(history: History) -> Iterator[Violation]:
-    """Check that ZooKeeper records no data loss (loss receipt), unless a fault of the run may lose
-    records."""
+    """Check that ZooKeeper records no data loss, unless a fault of the run may lose records."""
     if not history.may_lose:
         for loss in history.losses:
             yield Violation("admitted-losses", loss.partition, UNKNOWN, loss.reason)
 
 
 def losses_named(history: History) -> Iterator[Violation]:
-    """Check that each acknowledged record that an unclean election lost is in an offset range of a
-    loss receipt in ZooKeeper. Other causes of loss are exempt, because a log cut by a power loss
-    does not show the lost range."""
+    """Check that each acknowledged record that an unclean election lost is in an offset range that
+    ZooKeeper records as lost. Other losses are exempt: a log cut by a power loss does not show the
+    lost range."""
     given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for loss in history.losses:
         given_up[loss.partition] += loss.given_up

@@ -35,8 +35,9 @@ class StaleLeaders:
         of higher committed offsets. The answer must still be above every offset known to be
         committed when the leader was replaced."""
         return any(
-            answer.offset > self._top(answer.partition, state.at - OBSERVATION_DELAY_NS)
-            for replaced, state in self._replaced[_named(answer.partition)]
+            answer.offset
+            > self._highest_committed(answer.partition, state.at - OBSERVATION_DELAY_NS)
+            for replaced, state in self._replaced[_plain_name(answer.partition)]
             if self._out_of_reach(replaced, state, answer)
             or self._is_unaware(replaced, state, answer)
         )
@@ -66,18 +67,18 @@ class StaleLeaders:
         for state in sorted(self._history.states, key=lambda state: state.at):
             before = last.get(state.partition)
             if before is not None and before.leader not in (-1, state.leader):
-                found[_named(state.partition)].append((before.leader, state))
+                found[_plain_name(state.partition)].append((before.leader, state))
             last[state.partition] = state
         return found
 
-    def _top(self, partition: TopicPartition, before: int) -> int:
+    def _highest_committed(self, partition: TopicPartition, before: int) -> int:
         """Return the highest offset that a client knew to be committed before the time `before`."""
         times, tops = self._known.get(partition, ([], []))
         place = bisect_left(times, before)
         return tops[place - 1] if place else UNKNOWN
 
 
-def _named(partition: TopicPartition) -> TopicPartition:
+def _plain_name(partition: TopicPartition) -> TopicPartition:
     """Return the partition under its plain topic name, without the suffix of an era (`eras.py`)."""
     topic, index = partition
     return topic.partition(PAST)[0], index

@@ -41,7 +41,7 @@ _READ_RULES: Final[tuple[Callable[[History], Iterator[Violation]], ...]] = (
 def atomic(history: History) -> Iterator[Violation]:
     """Check that read_committed consumers find all records of a transaction or none at the end of
     the run."""
-    for transaction, visible, hidden in _visibility(history):
+    for transaction, visible, hidden in _visible_and_hidden(history):
         if visible and hidden:
             text = f"of {len(visible) + len(hidden)} records {len(visible)} can be read"
             ops = (str(transaction), str(visible[0]), str(hidden[0]))
@@ -51,7 +51,7 @@ def atomic(history: History) -> Iterator[Violation]:
 def committed_reads(history: History) -> Iterator[Violation]:
     """Check that read_committed consumers get each committed record in order, no aborted record,
     and no record before its producer asked to commit."""
-    view = _view(history)
+    view = _committed_view(history)
     if view is None:
         return
     for rule in _READ_RULES:
@@ -77,7 +77,7 @@ def stable_offset(history: History) -> Iterator[Violation]:
     If retention deletes records, only the second rule applies: retention may delete records of an
     open transaction, and the last stable offset then rises to the log start offset (as in Kafka,
     `UnifiedLog.maybeIncrementFirstUnstableOffset`)."""
-    view = _view(history)
+    view = _committed_view(history)
     if view is None:
         return
     read = replace(view, sends={})
@@ -109,12 +109,12 @@ def stable_offset(history: History) -> Iterator[Violation]:
 def offsets_match_output(history: History) -> Iterator[Violation]:
     """Check loops that consume, transform and produce: each input record below the group's
     committed offset has exactly one output record, all others have none."""
-    view = _view(history)
+    view = _committed_view(history)
     if view is None:
         return
     inputs = view.final()
     made: dict[tuple[str, TopicPartition], dict[int, list[str]]] = defaultdict(dict)
-    for transaction, visible, _ in _visibility(history):
+    for transaction, visible, _ in _visible_and_hidden(history):
         for send in visible:
             source = transaction.inputs.get(send.value)
             if source is not None:
@@ -173,7 +173,7 @@ def fenced_writes_nothing(history: History) -> Iterator[Violation]:
 # ---- facts of the history
 
 
-def _view(history: History) -> History | None:
+def _committed_view(history: History) -> History | None:
     """Return the history as read_committed consumers see it: with their reads only, and with the
     outcome of the transaction for each send. None: the run has no such consumers."""
     reads = history.transactions.reads
@@ -184,7 +184,7 @@ def _view(history: History) -> History | None:
     return replace(
         history,
         sends={
-            value: _within(send, by_value.get(value))
+            value: _as_committed(send, by_value.get(value))
             for value, send in history.sends.items()
             if send.partition in judged
         },
@@ -206,7 +206,7 @@ def _partitions(reads: History) -> Iterator[TopicPartition]:
             yield lost.partition
 
 
-def _within(send: Send, transaction: Transaction | None) -> Send:
+def _as_committed(send: Send, transaction: Transaction | None) -> Send:
     """Return the send with the outcome of its transaction: failed if aborted, unknown if the
     outcome of the transaction is unknown."""
     if transaction is None:
@@ -221,17 +221,16 @@ def _by_value(history: History) -> dict[str, Transaction]:
 
 
 def _stored(history: History, transaction: Transaction) -> Iterator[Send]:
-    """Yield the acknowledged sends of the transaction with known offsets."""
     for value in transaction.values:
         send = history.sends[value]
         if send.outcome == "ok" and send.offset != UNKNOWN and is_judged(history, send.partition):
             yield send
 
 
-def _visibility(history: History) -> Iterator[tuple[Transaction, list[Send], list[Send]]]:
-    """Yield each transaction with two lists: its sends that read_committed consumers find at the
-    end of the run, and its acknowledged sends that they do not find and that retention has not
-    deleted."""
+def _visible_and_hidden(history: History) -> Iterator[tuple[Transaction, list[Send], list[Send]]]:
+    """Yield (transaction, visible, hidden). `visible` are its sends that read_committed consumers
+    find at the end of the run; `hidden` are its acknowledged sends that they miss, although
+    retention has not deleted them."""
     reads = history.transactions.reads
     if reads is None:
         return

@@ -63,7 +63,7 @@ def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.
     def simulation(context: click.Context, /, **given: object) -> None:
         args = Args(**given)  # type: ignore[arg-type]
         _check(args, known)
-        one = _the_one(args, known)
+        one = _single_schedule(args, known)
         is_clean = _run_all(simulate, args) if one is None else _run_one(simulate, one, args)
         context.exit(0 if is_clean else 1)
 
@@ -92,7 +92,7 @@ def _check(args: Args, bugs: Mapping[str, str]) -> None:
         raise click.UsageError("--trace needs a single run: use --seed or --schedule")
 
 
-def _the_one(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
+def _single_schedule(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
     """Return the schedule that the command line asks for, None if it asks for many seeds. `--seed`
     and `--planted` override the schedule file."""
     if args.schedule is not None:

@@ -148,7 +148,8 @@ class SimDisk:
         return path, bit
 
     def flipped(self) -> list[str]:
-        """Return the paths of the files in which a bit still has the wrong value of `flip`."""
+        """Return the paths of the files with a bit that `flip` has changed and nothing has
+        corrected since."""
         there = [
             node
             for (_, place), (node, right, wrong) in self._flipped.items()

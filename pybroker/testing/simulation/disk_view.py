@@ -220,7 +220,7 @@ class DiskView:
             raise os_error(errno.EISDIR)
         return node
 
-    def _made(self, path: str) -> FileNode:
+    def _file_or_new(self, path: str) -> FileNode:
         """Return the file at `path`, created if missing. Raises OSError."""
         directory, name = self._disk.parent(path)
         node = directory.entries.get(name)
@@ -232,9 +232,9 @@ class DiskView:
             raise os_error(errno.EISDIR)
         return node
 
-    def _fill(self, path: str, data: bytes) -> FileNode:
+    def _replace_content(self, path: str, data: bytes) -> FileNode:
         """Replace the content of the file at `path`, created if missing. Raises OSError."""
-        node = self._made(path)
+        node = self._file_or_new(path)
         if node.data:
             self.begin("truncate", path)
             self.grow(node, node.cut(0))
@@ -251,7 +251,7 @@ class DiskView:
     def open(self, path: str, *, create: bool = False) -> SimFile:
         self.look()
         with _reported("open", path, is_write=True):
-            node = self._made(path) if create else self._disk.walk(path)
+            node = self._file_or_new(path) if create else self._disk.walk(path)
         size = len(node.data) if isinstance(node, FileNode) else _DIRECTORY_BYTES
         return SimFile(path, size, self, self._disk)
 
@@ -270,14 +270,14 @@ class DiskView:
     def write(self, path: str, data: bytes) -> None:
         with _reported("write", path, is_write=True):
             self.look()
-            self._fill(path, data)
+            self._replace_content(path, data)
 
     def replace(self, path: str, data: bytes) -> None:
         self.look()
         temporary = f"{path}.tmp"
         try:
             with _reported("write", temporary, is_write=True):
-                self.sync(self._fill(temporary, data), temporary)
+                self.sync(self._replace_content(temporary, data), temporary)
         except DiskFull:
             with contextlib.suppress(StorageError):
                 self.unlink(temporary)
@@ -394,12 +394,12 @@ class DiskView:
     def lock(self, path: str, owner: str) -> Callable[[], None] | None:
         with _reported("lock", path):
             self.look()
-            node = self._made(path)
+            node = self._file_or_new(path)
             if node.is_locked:
                 return None
             node.is_locked = True
             self._locked.append(node)
-            self._fill(path, owner.encode())
+            self._replace_content(path, owner.encode())
 
         def release() -> None:
             if node in self._locked:

@@ -178,8 +178,8 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 class Renaming(NamedTuple):
-    """A rename, creation or deletion, not yet durable: a node moves from `source` to `target`, each
-    a directory and a name, or None. `number` counts all such changes on the disk."""
+    """A rename, creation or deletion of a file or directory, not yet durable. `source` and `target`
+    are each a directory and a name, or None. `number` counts all such changes on the disk."""
 
     number: int
     node: FileNode | DirectoryNode

@@ -66,8 +66,8 @@ class Invariants:
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Doubt all replicas of the broker: its disk may have lost data. They count again after
-        they have left the ISR and rejoined it."""
+        """Ignore all replicas of the broker, whose disk may have lost data, until they have left
+        the ISR and rejoined it."""
         self._record.history.keyed.doubted.add(broker)
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
@@ -85,15 +85,15 @@ class Invariants:
             for replica in found:
                 if replica.leads and replica.runs:
                     self._look_at_leader(life, replica, found)
-                    self._look_at_start(life, replica)
-            self._look_at_electable(life, found)
+                    self._check_log_start(life, replica)
+            self._check_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
         """Check that a truncation to the log end offset `end` removes no committed record from an
-        in-sync or eligible replica."""
+        in-sync or eligible (KIP-966) replica."""
         life = (topic_id, partition[1])
         committed = self._committed.get(life, 0)
-        if end < committed and self._counts(broker, partition):
+        if end < committed and self._is_relied_on(broker, partition):
             text = (
                 f"broker {broker} is in sync and truncates its log below the committed offset"
                 f" {committed}"
@@ -111,9 +111,9 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each replica that has left the ISR and rejoined it. `running` has the
-        replicas on running brokers. Leaving the ISR while the broker is stopped does not count,
-        because the leader may add the replica back for fetches from before the stop."""
+        """Count each doubted replica again that has left the ISR and rejoined it. `running` has the
+        replicas on running brokers. While its broker is stopped, leaving the ISR does not count:
+        the leader may add the replica back for fetches from before the stop."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:
@@ -123,8 +123,8 @@ class Invariants:
             elif has_left:
                 del self._doubted[broker, partition]
 
-    def _counts(self, broker: int, partition: TopicPartition) -> bool:
-        """Return whether the replica is in sync or eligible, and not doubted."""
+    def _is_relied_on(self, broker: int, partition: TopicPartition) -> bool:
+        """Return whether the replica is in sync or eligible (KIP-966), and not doubted."""
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False
@@ -158,10 +158,10 @@ class Invariants:
         if state is None or (leader.epoch < state.epoch and partition in self._lost):
             return  # the topic was deleted, or this old leader may not know of a loss
         if before is not None and mark > before:
-            self._look_at_commit(life, leader, {replica.broker for replica in found})
+            self._check_commit(life, leader, {replica.broker for replica in found})
         self._committed[life] = max(self._committed.get(life, 0), mark)
 
-    def _look_at_start(self, life: _Life, leader: ReplicaNow) -> None:
+    def _check_log_start(self, life: _Life, leader: ReplicaNow) -> None:
         """Check that the leader has deleted no record at or above the highest high watermark of all
         leaders so far."""
         committed = self._committed.get(life, leader.log_start)
@@ -169,11 +169,13 @@ class Invariants:
             text = f"leader {leader.broker} has deleted it, but the high watermark is {committed}"
             self._tell(UNCOMMITTED, leader.partition, leader.log_start - 1, text)
 
-    def _look_at_electable(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
+    def _check_electable(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
         """Check that each replica that may be elected has all records that any leader committed."""
         committed = self._committed.get(life, 0)
         for replica in found:
-            if replica.log_end < committed and self._counts(replica.broker, replica.partition):
+            if replica.log_end < committed and self._is_relied_on(
+                replica.broker, replica.partition
+            ):
                 text = (
                     f"is committed, but the in-sync or eligible broker {replica.broker} has the"
                     " log end"
@@ -181,7 +183,7 @@ class Invariants:
                 text += f" {replica.log_end}"
                 self._tell(COVERED, replica.partition, committed, text)
 
-    def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
+    def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """Check that at least min.insync.replicas replicas have all records below the leader's high
         watermark. Replicas that are doubted, closed or deleted count as having them."""
         partition, mark = leader.partition, leader.high_watermark

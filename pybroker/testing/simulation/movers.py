@@ -35,7 +35,7 @@ _AT_ONCE_MOST: Final = 3
 _MARKS: Final = (MOVED_HERE, MOVING_AWAY, OUTDATED)
 
 
-class _Life(NamedTuple):
+class _ReplicaIdentity(NamedTuple):
     """The identity of a replica: the process of its broker, and the topic id."""
 
     process: str
@@ -46,7 +46,7 @@ class _Life(NamedTuple):
 class _Accepted:
     """A move to `directory` that the broker has accepted."""
 
-    life: _Life
+    life: _ReplicaIdentity
     directory: str
 
 
@@ -84,7 +84,7 @@ class Moves:
             if broker.rooms is not None
         )
 
-    def asked(self, broker: SimBroker, partition: TopicPartition) -> _Life | None:
+    def asked(self, broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity | None:
         """Note a client's request to move the replica; until the answer its directory is unknown.
         Return the identity of the replica, for `answered`."""
         key = (broker.id, partition)
@@ -92,20 +92,20 @@ class Moves:
         self._under_way[key] += 1
         if self._under_way[key] > 1:
             self._crossed.add(key)
-        return _life(broker, partition)
+        return _identity(broker, partition)
 
     def answered(
         self,
         broker: SimBroker,
         replica: Replica,
         directory: str,
-        before: _Life | None,
+        before: _ReplicaIdentity | None,
         error: object,
     ) -> None:
         """Note the answer to a request to move a replica to `directory`; `error` None means
         accepted. `before` is the return value of `asked`."""
         partition = replica.topic_partition
-        key, now = (broker.id, partition), _life(broker, partition)
+        key, now = (broker.id, partition), _identity(broker, partition)
         if error is None:
             self.counts["accepted"] += 1
             if now is not None and now == before and key not in self._crossed:
@@ -125,13 +125,13 @@ class Moves:
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
         """Yield a violation for each accepted move whose replica is not in the requested directory,
-        after recovery and `are_finished`. A move in the logged `errors` may fail. With
-        `disks_were_harmed` a replica may be in another directory, but not in two."""
+        after recovery and `are_finished`. A move in `errors`, the logged error lines, is exempt.
+        With `disks_were_harmed` a replica may be in another directory, but not in two."""
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
         for (number, partition), move in {} if disks_were_harmed else self._accepted.items():
             broker, process = self.cluster.brokers[number], move.life.process
-            if broker.rooms is None or _life(broker, partition) != move.life:
+            if broker.rooms is None or _identity(broker, partition) != move.life:
                 continue
             home = broker.rooms.logs.home(partition)
             told = any(
@@ -145,12 +145,14 @@ class Moves:
                 yield Violation(MOVED, partition, UNKNOWN, text)
 
 
-def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
+def _identity(broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity | None:
     """Return the identity of the broker's replica, None if the broker does not run or has no
     replica."""
     rooms, loop = broker.rooms, broker.machine.loop
     replica = None if rooms is None else rooms.replicas.partitions.get(partition)
-    return None if replica is None or loop is None else _Life(loop.name, replica.topic_id)
+    return (
+        None if replica is None or loop is None else _ReplicaIdentity(loop.name, replica.topic_id)
+    )
 
 
 def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:

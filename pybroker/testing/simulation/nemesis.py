@@ -30,9 +30,9 @@ class Nemesis:
         coordinators: Mapping[str, Sequence[TopicPartition]] | None = None,
     ) -> None:
         """Prepare the faults of the schedule. The target `leader/0` names a partition of `topic`;
-        `coordinator/0` and `transactions/0` name the leader of a partition in a list of
-        `coordinators`. `doubt` is called with the id of each broker whose disk may have lost
-        data."""
+        `coordinator/0` names the leader of the first partition in `coordinators["coordinator"]`,
+        and `transactions/0` likewise. `doubt` is called with the id of each broker whose disk may
+        have lost data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster

@@ -41,9 +41,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the paths of the broker's log directories whose disk was replaced by an empty one. If
-    there is one, add the lost log directories: the broker recreates their replicas only after the
-    operator has accepted the loss."""
+    """Return the broker's log directories whose disk was replaced by an empty one and, if there are
+    any, the lost ones. The broker recreates their replicas only after the operator has accepted the
+    loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs

@@ -116,14 +116,14 @@ def _plainer_options(search: _Search) -> None:
 
 def _plainer_events(search: _Search) -> None:
     for index in range(len(search.best.events)):
-        for plainer in _plainer(search.best.events[index]):
+        for plainer in _simpler_events(search.best.events[index]):
             _replace(search, index, plainer)
         while (shorter := _shorter(search.best.events[index])) is not None:
             if not _replace(search, index, shorter):
                 break
 
 
-def _plainer(event: FaultEvent) -> Iterator[FaultEvent]:
+def _simpler_events(event: FaultEvent) -> Iterator[FaultEvent]:
     """Yield simpler variants of an event: without its parameters, and with rounded times."""
     if event.parameters:
         yield dataclasses.replace(event, parameters=())

@@ -77,7 +77,7 @@ _COMPACTION_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
 _LATE_COMMITS: Final = 0.5
 """The share of seeds with groups in which commits arrive late and twice."""
 _TIMES_COORDINATOR: Final = 4
-"""The weight of each kind of coordinator when `_broker` draws a target."""
+"""The weight of each kind of coordinator when `_random_broker` draws a target."""
 _DIRECTORIES: Final = 0.2
 """The share of seeds whose brokers have two log directories, between which replicas move."""
 _MOVES: Final = "moves"
@@ -156,7 +156,7 @@ def _event(kind: Kind, at: float, rng: random.Random, options: Options) -> Fault
     return FaultEvent(at, kind.name, _TARGETS[kind.target](rng, options), until, parameters)
 
 
-def _broker(rng: random.Random, options: Options) -> str:
+def _random_broker(rng: random.Random, options: Options) -> str:
     """Return a random broker as the target of a fault. Leaders, controllers and coordinators are
     more likely."""
     partition = rng.randrange(options.partitions)
@@ -186,7 +186,7 @@ def _pair(rng: random.Random, options: Options) -> str:
 
 
 _TARGETS: Final[dict[Target, Callable[[random.Random, Options], str]]] = {
-    Target.BROKER: _broker,
+    Target.BROKER: _random_broker,
     Target.PAIR: _pair,
     Target.ALL: lambda rng, options: "all",
     Target.ZOOKEEPER: lambda rng, options: f"zk/{rng.randint(1, options.zookeepers)}",

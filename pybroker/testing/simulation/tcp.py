@@ -332,7 +332,7 @@ class ConnectedSocket(SocketBase):
         self._out.close()
         self._go()
         if self.peer.is_connecting:
-            self._tell_of_loss()  # the peer retries, and is answered once there is power
+            self._reset_peer()  # the peer retries, and is answered once there is power
 
     def _go(self) -> None:
         self.is_gone = True
@@ -355,7 +355,7 @@ class ConnectedSocket(SocketBase):
             self._room += item
             self._call_writer()
         elif item is Sign.SYN:
-            self._asked()
+            self._answer_connect()
         elif item is Sign.SYN_ACK:
             self._answered()
         elif item is Sign.ACK:
@@ -369,7 +369,7 @@ class ConnectedSocket(SocketBase):
 
     def _arrive_data(self, piece: bytes) -> None:
         if self.is_gone or self.error is not None:
-            self._tell_of_loss()
+            self._reset_peer()
             return
         left = None
         if self._network.cut_after:
@@ -420,7 +420,7 @@ class ConnectedSocket(SocketBase):
         self._call_reader()
         self._call_writer()
 
-    def _tell_of_loss(self) -> None:
+    def _reset_peer(self) -> None:
         """Answer a packet for a closed socket with a reset, as soon as the peer can receive it."""
         if not self._is_telling:
             self._is_telling = True
@@ -448,7 +448,7 @@ class ConnectedSocket(SocketBase):
 
     # handshake
 
-    def _asked(self, wait_s: float = _RETRY_S) -> None:
+    def _answer_connect(self, wait_s: float = _RETRY_S) -> None:
         """Answer a connection attempt of the peer. If no answer is possible now, the peer tries
         again after `wait_s` seconds."""
         if self.peer.is_gone:
@@ -456,7 +456,7 @@ class ConnectedSocket(SocketBase):
         reaches = self._network.links.passes(self.peer.host.machine.name, self.host.machine.name)
         listening = self.host.listening(self.port)
         if not reaches or not self.host.machine.is_up or (listening and not listening.has_room):
-            self._environment.after(wait_s, self._asked, min(2 * wait_s, _RETRY_S_MAX))
+            self._environment.after(wait_s, self._answer_connect, min(2 * wait_s, _RETRY_S_MAX))
         elif listening is None:
             self._environment.note(f"{self._label} refused")
             self._out.send(Sign.RESET)
@@ -469,7 +469,7 @@ class ConnectedSocket(SocketBase):
 
     def _answered(self) -> None:
         if self.is_gone:
-            self._tell_of_loss()
+            self._reset_peer()
             return
         self._out.send(Sign.ACK)
         if self.is_lost_on_connect:

@@ -143,7 +143,7 @@ class ZooKeeper:
             for name in members
         }
         self._elect()
-        environment.after(_LOOK_S, self._look)
+        environment.after(_LOOK_S, self._check_members)
 
     # ---- for processes
 
@@ -280,11 +280,11 @@ class ZooKeeper:
         if self._pending or not can_decide:
             self._pending.append(forwarded)
         elif is_return:
-            self._readmit(forwarded, session)
+            self._answer_resumption(forwarded, session)
         else:
             self._decide(forwarded)
 
-    def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
+    def _answer_resumption(self, forwarded: Forwarded, session: _Session | None) -> None:
         """Answer a client that resumes its session on a new connection. `session` None means
         expired. The answer may overtake transactions that the member has not applied yet."""
         if session is None:
@@ -403,10 +403,10 @@ class ZooKeeper:
     def _has_quorum(self) -> bool:
         return self._leader is not None and self._reaches_quorum(self._leader)
 
-    def _look(self) -> None:
+    def _check_members(self) -> None:
         """Detect members that failed or recovered, and expire sessions. Schedules its next call."""
         now = self.environment.now
-        self.environment.after(_LOOK_S, self._look)
+        self.environment.after(_LOOK_S, self._check_members)
         if self._has_quorum():
             self._quorum_at = now
         elif self._leader is not None and now - self._quorum_at > self.sync_limit_s:
@@ -438,7 +438,7 @@ class ZooKeeper:
         for forwarded in pending[:count]:
             request, session = forwarded.request, self._sessions.get(forwarded.session_id)
             if isinstance(request, Connect) and request.session_id:
-                self._readmit(forwarded, session)
+                self._answer_resumption(forwarded, session)
             elif session is not None or isinstance(request, Connect):
                 self._decide(forwarded)
 

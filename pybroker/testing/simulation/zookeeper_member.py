@@ -76,9 +76,7 @@ class TransactionClock:
     boottime = monotonic
 
 
-class _Served:
-    """A client's connection to the member."""
-
+class _ClientConnection:
     __slots__ = ("queue", "session_id", "wire")
 
     def __init__(self, wire: Wire, session_id: int) -> None:
@@ -119,7 +117,7 @@ class Member:
         self._environment = links.environment
         self._rng = rng
         self._forward = forward
-        self._served: dict[int, _Served] = {}
+        self._served: dict[int, _ClientConnection] = {}
         self._data: _WatchesOf = {}
         self._child: _WatchesOf = {}
         self._inbox: deque[Transaction | tuple[int, Sync]] = deque()
@@ -184,10 +182,10 @@ class Member:
         elif message.zxid > self.tree.zxid:
             wire.close_by_server(silently=False)
         else:
-            self._served[wire.number] = _Served(wire, 0)
+            self._served[wire.number] = _ClientConnection(wire, 0)
             self._forward(Forwarded(self, wire.number, message.session_id, message))
 
-    def _take(self, served: _Served, request: Request) -> None:
+    def _take(self, served: _ClientConnection, request: Request) -> None:
         if isinstance(request, (Read, SetWatches)):
             if served.queue:
                 served.queue.append(request)
@@ -198,7 +196,7 @@ class Member:
             number = served.wire.number
             self._forward(Forwarded(self, number, served.session_id, request))
 
-    def _drain(self, served: _Served) -> None:
+    def _drain(self, served: _ClientConnection) -> None:
         """Answer the queued requests of a connection in order, up to the first one that waits for
         the leader."""
         queue = served.queue
@@ -216,7 +214,7 @@ class Member:
 
     # ---- reads and watches
 
-    def _read(self, served: _Served, request: Read | SetWatches) -> Answer:
+    def _read(self, served: _ClientConnection, request: Read | SetWatches) -> Answer:
         if isinstance(request, SetWatches):
             self._rewatch(served, request)
             return Answer(self.tree.zxid)
@@ -237,7 +235,7 @@ class Member:
             watches.setdefault(path, {})[served.wire.number] = None
         return Answer(tree.zxid, value)
 
-    def _rewatch(self, served: _Served, request: SetWatches) -> None:
+    def _rewatch(self, served: _ClientConnection, request: SetWatches) -> None:
         tell, number = served.wire.tell, served.wire.number
         groups = (
             (request.data, WatchKind.CHANGED, self._data),

@@ -172,8 +172,8 @@ class ZooKeeperSession:
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """Break the connection right after the next write is sent, so that its result is unknown;
-        without `applied` right before, so that the write is lost. With `expires` the session
+        """Break the connection right after the next write is sent: its result is unknown. With
+        `applied` False, break it right before: the write is lost. With `expires` the session
         expires, too."""
         self._lost_replies.append((applied, expires))
 

@@ -246,7 +246,6 @@ class _TransactionalClient(Client):
         count: int,
         sources: Sequence[tuple[TopicPartition, int]] = (),
     ) -> None:
-        """Write values to the partition. Raises ClientError."""
         values, settled = self._noted(transaction, partition, count, sources)
         await producer.produce(partition, values, settled)
 
