@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 ORDER: Final = """
-pybroker: aligned_timers background bounded_gather clock due_queue errors metrics model tool_list
-    yield_every |
+pybroker: aligned_timers background bounded_gather clock deferred due_queue errors metrics model
+    tool_list yield_every |
     group_lag metrics_text ports | applog
     wire | config records | coordinator storage | compaction |
     replication | handlers | admin client server |

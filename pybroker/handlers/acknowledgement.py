@@ -6,16 +6,20 @@ With acks=1, it is acknowledged when it is as durable on the leader as flush.mes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
+from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Services
 from pybroker.model import TopicPartition
 from pybroker.replication.authority import NEEDED
 from pybroker.replication.partition import Partition
+from pybroker.replication.purgatory import Wait
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 Fail = Callable[[TopicPartition, R, BrokerError], None]
 """Sets the error of a batch in its result."""
@@ -35,27 +39,82 @@ class Waiting(NamedTuple, Generic[R]):
     """The part of the response for the batch."""
 
 
-async def when_acknowledged(
-    services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R]
-) -> None:
-    """Wait until each batch is acknowledged, or has failed and has its error in its result. After
-    `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
-    clock = services.clock
-    deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
-    pending = waiting
-    while pending := [item for item in pending if not is_decided(services, item, fail)]:
-        remaining_s = deadline - clock.monotonic()
+def when_acknowledged(
+    services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R], response: T
+) -> T | Deferred[T]:
+    """Return `response`, or a Deferred of it, when each batch in `waiting` is acknowledged, as its
+    `acks` requires, or has failed. After `timeout_ms` the remaining batches fail with
+    REQUEST_TIMED_OUT."""
+    acknowledgement = _Acknowledgement(services, waiting, timeout_ms, fail, response)
+    return response if acknowledgement.is_reached() else acknowledgement.response
+
+
+class _Acknowledgement(Generic[R, T]):
+    """Batches that wait to be acknowledged. They need no task."""
+
+    __slots__ = ("_deadline", "_fail", "_pending", "_result", "_services", "_wait", "response")
+
+    def __init__(
+        self,
+        services: Services,
+        waiting: list[Waiting[R]],
+        timeout_ms: int,
+        fail: Fail[R],
+        result: T,
+    ) -> None:
+        self._services = services
+        self._pending = waiting
+        self._deadline = services.clock.monotonic() + max(timeout_ms, 0) / 1000
+        self._fail = fail
+        self._result = result
+        self._wait: Wait | None = None
+        self.response: Deferred[T] = Deferred(self._end_wait)
+
+    def is_reached(self) -> bool:
+        """Return whether each batch is acknowledged or has failed. If not, begin to wait."""
+        services, fail = self._services, self._fail
+        pending = [item for item in self._pending if not is_decided(services, item, fail)]
+        self._pending = pending
+        if not pending:
+            return True
+        remaining_s = self._deadline - services.clock.monotonic()
         if remaining_s <= 0:
             for item in pending:
                 error = BrokerError(ErrorCode.REQUEST_TIMED_OUT)
                 fail(item.partition.topic_partition, item.result, error)
-            break
+            return True
         first = pending[0]
         # The purgatory of produces counts offsets, not bytes.
         is_lone = len(pending) == 1 and first.acks == -1
-        offsets = first.end_offset - first.partition.high_watermark if is_lone else 1
-        keys = [item.partition.topic_partition for item in pending]
-        await services.replicas.produces.wait(keys, missing_bytes=offsets, timeout_s=remaining_s)
+        self._wait = services.replicas.produces.begin(
+            [item.partition.topic_partition for item in pending],
+            missing_bytes=first.end_offset - first.partition.high_watermark if is_lone else 1,
+            timeout_s=remaining_s,
+            on_over=self._wait_is_over,
+            shares_timer=True,
+        )
+        return False
+
+    def _wait_is_over(self) -> None:
+        # A partition may be in the middle of a change.
+        asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        if self.response.done():
+            return
+        self._end_wait()
+        try:
+            is_reached = self.is_reached()
+        except Exception as error:
+            self.response.set_exception(error)
+            return
+        if is_reached:
+            self.response.set_result(self._result)
+
+    def _end_wait(self) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait.end()
 
 
 def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:

@@ -11,8 +11,10 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final, cast
 
+from pybroker.deferred import Deferred
 from pybroker.errors import CloseConnection
 from pybroker.handlers.alter_configs import (
     handle_alter_configs,
@@ -178,8 +180,6 @@ class Dispatcher:
             return self._answer_metadata(api, request, frame[body_start:])
         message = _decode(api, header.version, frame[body_start:])
         result = self._handlers[header.api_key](self._services, request, message)
-        if isinstance(result, asyncio.Future):
-            return _answer_of(api, request, result)
         if isinstance(result, Awaitable):
             return _answer_later(api, request, result)
         if api.key is ApiKey.API_VERSIONS:
@@ -232,41 +232,21 @@ def _answer_taken(
     return _encode(api, request, result)
 
 
-async def _answer_later(api: Api, request: Request, result: Awaitable[Message | None]) -> Answer:
+def _answer_later(
+    api: Api, request: Request, result: Awaitable[Message | None]
+) -> Awaitable[Answer]:
+    if isinstance(result, Deferred):
+        return result.then(partial(_encode, api, request))
+    return _answer_after(api, request, result)
+
+
+async def _answer_after(api: Api, request: Request, result: Awaitable[Message | None]) -> Answer:
     try:
         message = await result
     except asyncio.CancelledError:
         log.debug("request cancelled, its connection has closed api=%s", api.key.name)
         raise
     return _encode(api, request, message)
-
-
-def _answer_of(
-    api: Api, request: Request, result: asyncio.Future[Message | None]
-) -> asyncio.Future[Answer]:
-    """Return a future of the encoded response to the message `result`, without a task. Cancelling
-    the returned future cancels `result`."""
-    answer: asyncio.Future[Answer] = result.get_loop().create_future()
-
-    def encode(_: object) -> None:
-        if answer.done():
-            return
-        if result.cancelled():
-            answer.cancel()
-            return
-        try:
-            answer.set_result(_encode(api, request, result.result()))
-        except Exception as error:
-            answer.set_exception(error)
-
-    def give_up(_: object) -> None:
-        if answer.cancelled():
-            log.debug("request cancelled, its connection has closed api=%s", api.key.name)
-            result.cancel()
-
-    result.add_done_callback(encode)
-    answer.add_done_callback(give_up)
-    return answer
 
 
 def _decode(api: Api, version: int, body: memoryview) -> Message:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Awaitable, Iterator
 from typing import Final
 
+from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
 from pybroker.handlers.fetch_reading import (
@@ -128,8 +129,8 @@ def _read(
 
 
 class _WaitingFetch:
-    """A waiting Fetch request and the future of its response. If the future is cancelled, the
-    request stops waiting."""
+    """A Fetch request that is not answered at once, and its response. If the response is cancelled,
+    the request stops waiting."""
 
     def __init__(
         self,
@@ -145,8 +146,7 @@ class _WaitingFetch:
         self._fetches = _purgatory(services, message)
         self._deadline = services.clock.monotonic() + message.max_wait_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self.response: asyncio.Future[FetchResponse] = self._loop.create_future()
-        self.response.add_done_callback(self._finish)
+        self.response: Deferred[FetchResponse] = Deferred(self._give_up)
         self._wait: Wait | None = None
         self._task: asyncio.Task[FetchResponse] | None = None
 
@@ -205,8 +205,8 @@ class _WaitingFetch:
                 pass  # few enough partitions, as one pass has read them all
         except Exception as error:
             self.response.set_exception(error)
-        else:
-            self.response.set_result(response)
+            return
+        self.response.set_result(response)
 
     def _task_ended(self, task: asyncio.Task[FetchResponse]) -> None:
         if self.response.done():
@@ -223,7 +223,7 @@ class _WaitingFetch:
         if wait is not None:
             wait.end()
 
-    def _finish(self, _: object) -> None:
+    def _give_up(self) -> None:
         self._end_wait()
         if self._task is not None:
             self._task.cancel()

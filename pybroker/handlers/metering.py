@@ -6,10 +6,10 @@ measured, and its time counts `_SAMPLE` times. All other requests are measured.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
+from pybroker.deferred import Deferred
 from pybroker.handlers.dispatch import Answer
 from pybroker.metrics import RequestMeter
 from pybroker.ports import Clock
@@ -70,8 +70,9 @@ class Metering:
     def _measured(
         self, meter: RequestMeter, answer: Awaitable[Answer], began: float
     ) -> Awaitable[Answer]:
-        """Measure the time from `began` (monotonic s) to the response."""
-        if not isinstance(answer, asyncio.Future):
+        """Measure the time from `began` (monotonic s) to the response. If the response is a
+        Deferred, this needs no task."""
+        if not isinstance(answer, Deferred):
             return self._later(meter, answer, began)
         answer.add_done_callback(lambda _: meter.times.add(self._clock.monotonic() - began))
         return answer

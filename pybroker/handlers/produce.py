@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
+from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError, CloseConnection, ErrorCode, StorageError
 from pybroker.handlers.acknowledgement import Waiting, when_acknowledged
 from pybroker.handlers.context import Request, Services
@@ -201,15 +202,16 @@ def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
 
 def answer_append(
     services: Services, partition: Partition, appended: AppendResult, acks: int, timeout_ms: int
-) -> Awaitable[ProduceResponse]:
-    """Return an awaitable of the response to a request whose only batch is appended but not
-    acknowledged yet."""
+) -> ProduceResponse | Deferred[ProduceResponse]:
+    """Return the response to a request whose only batch has been appended and must not be
+    acknowledged yet. The response comes later, unless the batch fails at once."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
     end_offset = appended.last_offset + 1
     waiting = Waiting(partition, partition.leading_since, end_offset, acks, result)
-    return _when_acknowledged(services, [waiting], timeout_ms, _response(key.topic, result))
+    response = _response(key.topic, result)
+    return when_acknowledged(services, [waiting], timeout_ms, _fail, response)
 
 
 def answer_failure(
@@ -274,7 +276,8 @@ def _finish(
             raise CloseConnection("a batch of a Produce request with acks=0 could not be appended")
         return None
     if progress.waiting:
-        return _when_acknowledged(services, progress.waiting, message.timeout_ms, response)
+        waiting = progress.waiting
+        return when_acknowledged(services, waiting, message.timeout_ms, _fail, response)
     return response
 
 
@@ -305,10 +308,3 @@ def _fail(
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=words)
             for index, words in error.records
         ]
-
-
-async def _when_acknowledged(
-    services: Services, waiting: list[_Waiting], timeout_ms: int, response: ProduceResponse
-) -> ProduceResponse:
-    await when_acknowledged(services, waiting, timeout_ms, _fail)
-    return response

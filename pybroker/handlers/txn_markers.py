@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
+from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.acknowledgement import Waiting, when_acknowledged
 from pybroker.handlers.context import Request, Services
@@ -66,8 +67,9 @@ async def handle_write_txn_markers(
         except StorageError as error:
             log.error("marker cannot be written partition=%s error=%s", key, error)
             _fail(key, result, BrokerError(ErrorCode.KAFKA_STORAGE_ERROR))
-    await when_acknowledged(services, waiting, services.config.request_timeout_ms, _fail)
-    return response
+    timeout_ms = services.config.request_timeout_ms
+    answered = when_acknowledged(services, waiting, timeout_ms, _fail, response)
+    return await answered if isinstance(answered, Deferred) else answered
 
 
 def _new_epochs(services: Services, keys: Collection[TopicPartition]) -> list[Log]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.deferred import Deferred
 from pybroker.errors import CloseConnection, MalformedInput
 from pybroker.ports import Buffer, Clock
 from pybroker.server.limits import ServerLimits
@@ -94,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_memory = False
         self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
-        self._request: asyncio.Future[Answer] | None = None
+        self._request: asyncio.Future[Answer] | Deferred[Answer] | None = None
         self._writable = True
         self._reading = True
         self._draining = False
@@ -286,8 +287,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(error)
                 return
             if answer is not None and not isinstance(answer, list):
-                self._request = asyncio.ensure_future(answer)
-                self._request.add_done_callback(self._answered)
+                later = answer if isinstance(answer, Deferred) else asyncio.ensure_future(answer)
+                self._request = later
+                later.add_done_callback(self._answered)
                 return
             self._buffer.release()
             if self._taken_bytes:
@@ -299,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._may_serve():
             self._serve()
 
-    def _answered(self, request: asyncio.Future[Answer]) -> None:
+    def _answered(self, request: asyncio.Future[Answer] | Deferred[Answer]) -> None:
         self._request = None
         self._buffer.release()
         self._give_memory()

@@ -17,6 +17,7 @@ from pybroker.clock import SystemClock
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.listeners import endpoints
 from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents
+from pybroker.deferred import Deferred
 from pybroker.errors import ErrorCode
 from pybroker.handlers.dispatch import Answer
 from pybroker.model import Endpoint, TopicPartition, UpdateMetadata
@@ -361,7 +362,7 @@ class Bench:
         )
 
     @staticmethod
-    async def waits(purgatory: Purgatory, *requests: asyncio.Future[Any]) -> None:
+    async def waits(purgatory: Purgatory, *requests: asyncio.Future[Any] | Deferred[Any]) -> None:
         """Wait until each of these requests is answered or waits in the purgatory. Each request
         must have one partition."""
         for _ in range(10_000):

@@ -10,13 +10,13 @@ from typing import Final
 import pytest
 
 from pybroker.clock import ManualClock
+from pybroker.deferred import Deferred
 from pybroker.errors import MalformedInput
 from pybroker.handlers.dispatch import Answer
 from pybroker.handlers.metering import Metering
 from pybroker.metrics import Metrics
 from pybroker.server.connection import Peer
 from pybroker.wire.api import ApiKey
-from unit_tests.idle_loop import idle
 
 PEER: Final = Peer("PLAINTEXT", "host", 1)
 ANSWER: Answer = [b"answer"]
@@ -87,14 +87,13 @@ async def test_a_request_that_waits_is_timed_to_its_answer() -> None:
     assert (times.count, times.total_s) == (1, 3)
 
 
-async def test_a_future_is_timed_and_passed_on_without_a_task() -> None:
+async def test_a_deferred_answer_is_timed_and_passed_on_without_a_task() -> None:
     clock, metrics = ManualClock(), Metrics()
-    committed: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    committed: Deferred[Answer] = Deferred(lambda: None)
     metering = Metering(lambda *_: committed, metrics.requests, clock)
     assert metering.answer(frame(ApiKey.FETCH), PEER) is committed
     clock.advance(3)
     committed.set_result(ANSWER)
-    await idle()
     times = metrics.requests[ApiKey.FETCH].times
     assert (times.count, times.total_s) == (1, 3)
 

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from pybroker.broker.shutdown import close_connections
+from pybroker.deferred import Deferred
 from pybroker.handlers import dispatch, fetch, fetch_reading
 from pybroker.handlers.dispatch import Answer
 from pybroker.handlers.fetch_reading import Reading
@@ -29,15 +30,15 @@ async def topic(bench: Bench) -> None:
     await bench.create("t", 2)
 
 
-def ask(bench: Bench, *, max_wait_ms: int, min_bytes: int = 1) -> asyncio.Future[Answer]:
-    """Fetch t-0 from offset 0. Return the future of the dispatcher."""
+def ask(bench: Bench, *, max_wait_ms: int, min_bytes: int = 1) -> Deferred[Answer]:
+    """Fetch t-0 from offset 0. Return the dispatcher's answer."""
     request = fetch_request(("t", 0, 0), max_wait_ms=max_wait_ms, min_bytes=min_bytes)
     answer = bench.dispatch(ApiKey.FETCH, 12, request)
-    assert isinstance(answer, asyncio.Future) and not isinstance(answer, asyncio.Task)
+    assert isinstance(answer, Deferred)
     return answer
 
 
-async def values(bench: Bench, answer: asyncio.Future[Answer]) -> list[bytes | None]:
+async def values(bench: Bench, answer: Deferred[Answer]) -> list[bytes | None]:
     response: FetchResponse = bench.decode(ApiKey.FETCH, 12, await in_time(answer))
     return values_of(the_only(the_only(response.responses).partitions))
 
@@ -157,10 +158,10 @@ async def test_fetches_of_followers_are_answered_together(bench: Bench) -> None:
             max_wait_ms=2_000,
         )
         answer = bench.dispatch(ApiKey.FETCH, 12, request)
-        assert isinstance(answer, asyncio.Future)
+        assert isinstance(answer, Deferred)
         answers.append(answer)
     assert len(bench.app.replicas.replica_fetches._due) == 1
-    await in_time(asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED))
+    await in_time(answers[0])
     await idle()
     assert all(answer.done() for answer in answers)
     assert len(bench.app.replicas.replica_fetches) == 0
