@@ -12,6 +12,7 @@ setup(
             "pybroker.records._speedups",
             ["pybroker/records/_speedups.pyx"],
             depends=[
+                "pybroker/records/_arrow_column.pxi",
                 "pybroker/records/_open_batches.pxi",
                 "pybroker/records/_columns.pxi",
                 "pybroker/records/_consumed.pxi",

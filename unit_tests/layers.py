@@ -66,8 +66,8 @@ host: child_launcher java process several_brokers standard_output supervision | 
     embedded_zookeeper | run supervisor
 peers: * | marker_channel
 records: _pure _speedups compression crc32c type_variables | _numpy_columns _pure_key_table
-    _pure_record_buffer batch loops refusals | key_table record record_buffer | _pure_consumed
-    _pure_open_batches builder | columns control open_batches validate | consumed
+    _pure_arrow_column batch loops refusals | _pure_record_buffer | key_table record record_buffer |
+    _pure_consumed _pure_open_batches builder | columns control open_batches validate | consumed
 replication: append_rules authority follower isr isr_notifications marker_listener
     purgatory spread watched |
     leader_state | partition | followed_partition high_watermarks leadership_yield opening

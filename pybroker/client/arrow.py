@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.ports import Buffer
 from pybroker.records.columns import BinaryColumn, Columns, HeaderColumns
+from pybroker.records.record_buffer import ArrowColumn
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch, Schema
@@ -68,12 +69,10 @@ def record_batch(
     return batch
 
 
-def keys_and_values(
-    batch: RecordBatch,
-) -> tuple[list[bytes | None] | None, list[bytes | None]]:
-    """Return the columns key and value as lists of bytes; keys None without the column. Text
-    becomes UTF-8. Raises ValueError if the column value is missing, if a column has another type
-    than binary or text, and for any other column."""
+def keys_and_values(batch: RecordBatch) -> tuple[ArrowColumn | None, ArrowColumn]:
+    """Return the columns key and value, not copied; keys None without the column. Text becomes
+    UTF-8. Raises ValueError if the column value is missing, if a column has another type than
+    binary or text, and for any other column."""
     names = batch.schema.names
     extra = sorted(set(names) - {"key", "value"})
     if "value" not in names or extra:
@@ -81,18 +80,28 @@ def keys_and_values(
             f"the record batch has the columns {', '.join(names) or '(none)'}, expected value and"
             " optionally key: use select([...]) of the record batch"
         )
-    keys = _list_of(batch, "key") if "key" in names else None
-    return keys, _list_of(batch, "value")
+    keys = _column_of(batch, "key") if "key" in names else None
+    return keys, _column_of(batch, "value")
 
 
-def _list_of(batch: RecordBatch, name: str) -> list[bytes | None]:
-    arrow = _pyarrow()
+def _column_of(batch: RecordBatch, name: str) -> ArrowColumn:
     column: Any = batch.column(name)
-    kinds = (arrow.binary(), arrow.large_binary(), arrow.string(), arrow.large_string())
-    if column.type not in kinds:
+    offset_bytes = _offset_bytes().get(column.type)
+    if offset_bytes is None:
         raise ValueError(f"the column {name} has the type {column.type}, expected binary or string")
-    found: list[bytes | None] = column.cast(arrow.large_binary()).to_pylist()
-    return found
+    validity, offsets, data = column.buffers()
+    if not column.null_count:
+        validity = None
+    return ArrowColumn(len(column), offsets, data, validity, column.offset, offset_bytes)
+
+
+@functools.cache
+def _offset_bytes() -> dict[DataType, int]:
+    """Return the size of an offset for each type of keys and values."""
+    arrow = _pyarrow()
+    return {
+        arrow.binary(): 4, arrow.string(): 4, arrow.large_binary(): 8, arrow.large_string(): 8,
+    }  # fmt: skip
 
 
 @functools.cache

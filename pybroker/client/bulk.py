@@ -10,7 +10,7 @@ from pybroker.client.errors import TopicUnavailable
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.routes import Route
 from pybroker.records.builder import record_size_max
-from pybroker.records.record_buffer import RecordBuffer, append_records
+from pybroker.records.record_buffer import ByteColumn, RecordBuffer, append_records
 
 
 def check_partition(topic: TopicInfo, partition: int) -> None:
@@ -30,8 +30,8 @@ class BulkAppend:
         self,
         accumulator: Accumulator,
         topic: str,
-        values: list[bytes | None],
-        keys: list[bytes | None] | None,
+        values: ByteColumn,
+        keys: ByteColumn | None,
         timestamp: int,
     ) -> None:
         self._accumulator = accumulator

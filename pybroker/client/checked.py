@@ -11,7 +11,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.builder import record_size_max
 from pybroker.records.record import Headers
-from pybroker.records.record_buffer import record_bytes, to_bytes
+from pybroker.records.record_buffer import ArrowColumn, ByteColumn, record_bytes, to_bytes
 
 HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
@@ -40,17 +40,13 @@ def checked_record(
 
 def checked_columns(
     values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None
-) -> tuple[list[bytes | None], list[bytes | None] | None, int]:
-    """Return the values and keys as lists of bytes, and the largest size of a value with its key in
-    bytes. Raises TypeError for another type, ValueError if the lists differ in length."""
-    value_list = list(values)
-    key_list = None if keys is None else list(keys)
-    _, largest = record_bytes(value_list, key_list)
-    return (
-        cast("list[bytes | None]", value_list),
-        cast("list[bytes | None] | None", key_list),
-        largest,
-    )
+) -> tuple[ByteColumn, ByteColumn | None, int]:
+    """Return the values and keys as columns of bytes, and the largest size of a value with its key
+    in bytes. Raises TypeError for another type, ValueError if the columns differ in length."""
+    value_column = values if isinstance(values, ArrowColumn) else list(values)
+    key_column = keys if keys is None or isinstance(keys, ArrowColumn) else list(keys)
+    _, largest = record_bytes(value_column, key_column)
+    return cast(ByteColumn, value_column), cast("ByteColumn | None", key_column), largest
 
 
 def checked_time(timestamp_ms: int) -> int:

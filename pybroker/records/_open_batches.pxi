@@ -68,7 +68,7 @@ cdef class OpenBatchAppender:
             queue = route.sticky
         elif type(key) is bytes:
             queues = route.queues
-            queue = queues.get(_partition_of(<bytes> key, route.partition_count))
+            queue = queues.get(_partition_of(_field_of(key), route.partition_count))
         else:
             return None
         if queue is None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from pybroker.ports import Buffer
 from pybroker.records._pure import append_record
+from pybroker.records._pure_arrow_column import ArrowColumn
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -104,24 +105,27 @@ def to_bytes(value: Buffer | None, what: str) -> bytes | None:
     raise TypeError(f"the {what} of a record must be bytes, not {type(value).__name__}")
 
 
-def record_bytes(values: list[Buffer | None], keys: list[Buffer | None] | None) -> tuple[int, int]:
-    """Replace all values and keys by bytes. Return the total size of values and keys, and the
-    largest size of a value with its key, in bytes. Raises TypeError for another type, ValueError if
-    the lists differ in length."""
+def record_bytes(
+    values: list[Buffer | None] | ArrowColumn, keys: list[Buffer | None] | ArrowColumn | None
+) -> tuple[int, int]:
+    """Replace all values and keys in lists with bytes. Return the total size of values and keys,
+    and the largest size of a value with its key, in bytes. Raises TypeError for another type,
+    ValueError if the numbers of keys and values differ or if an ArrowColumn is damaged."""
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
     sizes = [0] * len(values)
     for what, column in (("value", values), ("key", keys or [])):
         for index, item in enumerate(column):
-            column[index] = to_bytes(item, f"{what} {index}")
+            if isinstance(column, list):
+                column[index] = to_bytes(item, f"{what} {index}")
             sizes[index] += len(item or b"")
     return sum(sizes), max(sizes, default=0)
 
 
 def append_records(
     buffers: list[RecordBuffer | None],
-    values: list[bytes | None],
-    keys: list[bytes | None] | None,
+    values: list[bytes | None] | ArrowColumn,
+    keys: list[bytes | None] | ArrowColumn | None,
     chosen: list[int | None] | None,
     timestamp: int,
     start: int,
@@ -138,6 +142,8 @@ def append_records(
     appended by this call may exceed `room` bytes. Return the index of the first record that does
     not fit (the number of values if all fit), its partition, and the size of the appended records
     in bytes."""
+    if keys is not None and len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
     used = 0
     at = without_key
     for index in range(start, len(values)):

@@ -16,6 +16,18 @@ cdef bytes _header_name(object name):
     return (<str> name).encode()
 
 
+cdef inline Py_ssize_t _size_of(Field field) noexcept:
+    return 1 if field.length < 0 else _varint_size(field.length) + field.length
+
+
+cdef inline uint8_t *_put_field(uint8_t *at, Field field) noexcept:
+    at = _put_varint(at, field.length)
+    if field.length <= 0:
+        return at
+    memcpy(at, field.at, field.length)
+    return at + field.length
+
+
 cdef class RecordBuffer:
     cdef bytearray _data
     cdef readonly int64_t count
@@ -53,10 +65,12 @@ cdef class RecordBuffer:
                 pairs.append((name_bytes, content))
                 header_bytes += _field_size(name_bytes) + _field_size(content)
             header_bytes += _varint_size(len(pairs)) - 1
-        return self._append(timestamp, flat_key, flat_value, pairs, header_bytes, limit)
+        return self._append(
+            timestamp, _field_of(flat_key), _field_of(flat_value), pairs, header_bytes, limit
+        )
 
     cdef int64_t _append(
-        self, int64_t timestamp, bytes key, bytes value, list pairs, Py_ssize_t header_bytes,
+        self, int64_t timestamp, Field key, Field value, list pairs, Py_ssize_t header_bytes,
         Py_ssize_t limit,
     ) except -2:
         cdef int64_t base = timestamp if self.count == 0 else self.base_timestamp
@@ -72,7 +86,7 @@ cdef class RecordBuffer:
                 " by 2^63 - 1 ms at most"
             )
         size = 1 + _varint_size(timestamp - base) + _varint_size(self.count)
-        size += _field_size(key) + _field_size(value) + header_bytes
+        size += _size_of(key) + _size_of(value) + header_bytes
         if size > INT32_MAX:
             raise ValueError(f"a record of {size} bytes does not fit into a batch")
         taken = _varint_size(size) + size
@@ -84,8 +98,8 @@ cdef class RecordBuffer:
         at[0] = 0
         at = _put_varint(at + 1, timestamp - base)
         at = _put_varint(at, self.count)
-        at = _put_bytes(at, key)
-        at = _put_bytes(at, value)
+        at = _put_field(at, key)
+        at = _put_field(at, value)
         if pairs is None:
             at[0] = 0
         else:
@@ -136,38 +150,53 @@ def murmur2(bytes data not None):
     return _murmur2(<const uint8_t *> PyBytes_AS_STRING(data), len(data))
 
 
-cdef inline int64_t _partition_of(bytes key, int64_t count) except -1:
+cdef inline int64_t _partition_of(Field key, int64_t count) except -1:
     if count <= 0:
         raise ZeroDivisionError(f"{count} partitions, expected at least 1")
-    return (_murmur2(<const uint8_t *> PyBytes_AS_STRING(key), len(key)) & 0x7FFFFFFF) % count
+    return (_murmur2(key.at, key.length) & 0x7FFFFFFF) % count
 
 
 def partition_of_key(bytes key not None, int64_t partition_count):
-    return _partition_of(key, partition_count)
+    return _partition_of(_field_of(key), partition_count)
 
 
 cdef enum:
     OVERHEAD_MAX = 36
 
 
-cdef inline Py_ssize_t _weight(bytes value) noexcept:
-    return 0 if value is None else len(value)
+cdef inline Py_ssize_t _weight(Field field) noexcept:
+    return 0 if field.length < 0 else field.length
 
 
-def record_bytes(list values not None, list keys):
+cdef int _flatten(object column, str what) except -1:
+    """Replace the items of a list with bytes."""
+    cdef Py_ssize_t index
+    cdef list items
+    _check_column(column)
+    if type(column) is not list:
+        return 0
+    items = column
+    for index in range(len(items)):
+        item = items[index]
+        if item is not None and type(item) is not bytes:
+            items[index] = _octets(item, f"{what} {index}")
+    return 0
+
+
+def record_bytes(values not None, keys):
     cdef Py_ssize_t total = 0, largest = 0, size, index
+    cdef Field field
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
+    _flatten(values, "value")
+    if keys is not None:
+        _flatten(keys, "key")
     for index in range(len(values)):
-        value = values[index]
-        if value is not None and type(value) is not bytes:
-            values[index] = value = _octets(value, f"value {index}")
-        size = 0 if value is None else len(<bytes> value)
+        _field_at(values, index, &field)
+        size = _weight(field)
         if keys is not None:
-            key = keys[index]
-            if key is not None and type(key) is not bytes:
-                keys[index] = key = _octets(key, f"key {index}")
-            size += 0 if key is None else len(<bytes> key)
+            _field_at(keys, index, &field)
+            size += _weight(field)
         total += size
         if size > largest:
             largest = size
@@ -175,23 +204,29 @@ def record_bytes(list values not None, list keys):
 
 
 def append_records(
-    list buffers not None, list values not None, list keys, list chosen, int64_t timestamp,
+    list buffers not None, values not None, keys, list chosen, int64_t timestamp,
     Py_ssize_t start, Py_ssize_t without_key, Py_ssize_t limit, Py_ssize_t room,
     list places not None,
 ):
     cdef Py_ssize_t index = start, at = without_key, before, used = 0
+    cdef Py_ssize_t count = len(values)
     cdef RecordBuffer buffer
-    cdef bytes key = None
-    cdef bytes value
-    while index < len(values):
-        value = values[index]
+    cdef Field key, value
+    _check_column(values)
+    if keys is not None:
+        _check_column(keys)
+        if len(keys) != count:
+            raise ValueError(f"{len(keys)} keys for {count} values, expected a key for each")
+    key.length = -1
+    while index < count:
+        _field_at(values, index, &value)
         if keys is not None:
-            key = keys[index]
+            _field_at(keys, index, &key)
         if chosen is not None and chosen[index] is not None:
             at = chosen[index]
             if not 0 <= at < len(buffers):
                 raise IndexError(f"partition {at} has no place among {len(buffers)} buffers")
-        elif key is None:
+        elif key.length < 0:
             at = without_key
         else:
             at = _partition_of(key, len(buffers))

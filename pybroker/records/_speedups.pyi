@@ -1,6 +1,6 @@
 """Types of the compiled loops. `_pure.py` and `columns.Store` describe the functions."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from pybroker.ports import Buffer
@@ -163,13 +163,28 @@ class RecordBuffer:
 
 def murmur2(data: bytes) -> int: ...
 def partition_of_key(key: bytes, partition_count: int) -> int: ...
+
+class ArrowColumn:
+    def __init__(
+        self,
+        rows: int,
+        offsets: Buffer | None,
+        data: Buffer | None,
+        validity: Buffer | None,
+        first: int,
+        offset_bytes: int,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> bytes | None: ...
+    def __iter__(self) -> Iterator[bytes | None]: ...
+
 def record_bytes(
-    values: list[Buffer | None], keys: list[Buffer | None] | None
+    values: list[Buffer | None] | ArrowColumn, keys: list[Buffer | None] | ArrowColumn | None
 ) -> tuple[int, int]: ...
 def append_records(
     buffers: list[RecordBuffer | None],
-    values: list[bytes | None],
-    keys: list[bytes | None] | None,
+    values: list[bytes | None] | ArrowColumn,
+    keys: list[bytes | None] | ArrowColumn | None,
     chosen: list[int | None] | None,
     timestamp: int,
     start: int,

@@ -289,6 +289,7 @@ cdef Py_ssize_t _field_size(bytes value) noexcept:
     return 1 if value is None else _varint_size(len(value)) + len(value)
 
 
+include "_arrow_column.pxi"
 include "_record_buffer.pxi"
 include "_open_batches.pxi"
 include "_columns.pxi"

@@ -1,0 +1,75 @@
+"""The rows of a binary column in Arrow's layout, in Python.
+
+`_arrow_column.pxi` is the same code in C: change both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pybroker.ports import Buffer
+
+_FORMATS: Final = {4: "i", 8: "q"}
+
+
+class ArrowColumn:
+    """The rows of a binary or text column in Arrow's layout, as bytes or None. The bytes of a row
+    are copied when they are read.
+
+    The buffers are those of an Arrow array. `first` is the index of the column's first row in them.
+    `offset_bytes` is the size of an offset, 4 or 8 bytes. `validity` is None if no row is null.
+
+    Raises ValueError if a buffer is too short. Reading a row raises ValueError if its offsets are
+    outside of the data.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        offsets: Buffer | None,
+        data: Buffer | None,
+        validity: Buffer | None,
+        first: int,
+        offset_bytes: int,
+    ) -> None:
+        if rows < 0 or first < 0 or offset_bytes not in _FORMATS:
+            raise ValueError(f"{rows} rows from {first} with offsets of {offset_bytes} bytes")
+        self._rows = rows
+        self._first = first
+        self._data = memoryview(b"" if data is None else data).cast("B")
+        self._validity = None if validity is None else memoryview(validity).cast("B")
+        if rows == 0:
+            return
+        assert offsets is not None
+        size = memoryview(offsets).nbytes
+        if size // offset_bytes - 1 - first < rows:
+            raise ValueError(
+                f"the column has {size} bytes of offsets, too few for {rows} rows from {first}"
+            )
+        used = memoryview(offsets).cast("B")[: (first + rows + 1) * offset_bytes]
+        self._offsets = used.cast(_FORMATS[offset_bytes])  # type: ignore[call-overload]
+        if self._validity is not None and len(self._validity) * 8 - first < rows:
+            raise ValueError(
+                f"the column has {len(self._validity)} bytes of validity bits, too few for"
+                f" {rows} rows from {first}"
+            )
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, index: int) -> bytes | None:
+        if not 0 <= index < self._rows:
+            raise IndexError(f"row {index} of {self._rows}")
+        at = self._first + index
+        if self._validity is not None and not self._validity[at >> 3] >> (at & 7) & 1:
+            return None
+        start, end = self._offsets[at], self._offsets[at + 1]
+        if not 0 <= start <= end <= len(self._data):
+            raise ValueError(
+                f"row {index} of the column has the bytes {start} to {end} of {len(self._data)}"
+            )
+        return bytes(self._data[start:end])
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter([self[index] for index in range(self._rows)])
