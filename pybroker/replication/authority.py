@@ -1,9 +1,9 @@
 """The authority of a leader: ordered levels that say which requests it may answer.
 
 A deposed leader cannot commit a record that the new leader lacks, because a change of the ISR is a
-conditional write in ZooKeeper. So it may still serve committed records and accept appends with
-acks=all. Other answers need a recent reply of ZooKeeper. The answer with the log end offset also
-needs recent fetches of the followers or a check in ZooKeeper.
+conditional write in ZooKeeper. So a deposed leader may still serve committed records and accept
+appends with acks=all. Other answers need a recent reply of ZooKeeper. An answer with the log end
+offset also needs recent fetches of the followers or a check in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -71,14 +71,16 @@ partition."""
 def authority(
     granted: Authority, lease: Authority, is_replicated: bool, has_heard: bool, has_asked: bool
 ) -> Authority:
-    """Return the authority of a replica: the lower of `granted` (by the controller's last command)
-    and `lease` (by the broker's ZooKeeper session).
+    """Return the authority of a replica.
 
-    Without `is_replicated`, no other broker can lead the partition: any lease above NOTHING gives
-    the `granted` authority. `has_heard`: within replica.lag.time.max.ms each in-sync or eligible
-    replica has fetched from this leader, or ZooKeeper has confirmed the leadership. `has_asked`:
-    this broker has asked the controller to elect another leader. Without `has_heard`, the result is
-    at most ALONE. With `has_asked`, the result is at most CONFIRMED."""
+    - `granted`: the highest authority that the controller's last command allows.
+    - `lease`: the highest authority that the broker's ZooKeeper session allows.
+    - `is_replicated`: another broker can lead the partition. Otherwise any lease above NOTHING
+      allows the whole `granted` authority.
+    - `has_heard`: within replica.lag.time.max.ms each in-sync or eligible replica has fetched from
+      this leader, or ZooKeeper has confirmed the leadership. Otherwise the result is at most ALONE.
+    - `has_asked`: this broker has asked the controller to elect another leader. Then the result is
+      at most CONFIRMED."""
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

@@ -241,7 +241,6 @@ class Fetcher:
             self._changed[key] = copy
 
     async def _rest(self, longest_s: float) -> None:
-        """Wait for `_wake`, at most `longest_s` seconds."""
         try:
             async with asyncio.timeout(None if longest_s == math.inf else longest_s):
                 await self._wake.wait()
@@ -285,7 +284,8 @@ class Fetcher:
         return min(math.ldexp(_PAUSE_FIRST_S, min(failures, 20)), longest_s)
 
     async def _take(self, answers: Sequence[FetchedPartition]) -> list[FollowedPartition]:
-        """Apply the leader's answers. Return the partitions with the error OFFSET_OUT_OF_RANGE."""
+        """Apply the leader's answers to the followers' logs. Return the partitions that the leader
+        answered with OFFSET_OUT_OF_RANGE."""
         await self._begin_epochs(answers)
         now_ms = self._clock.wall_ms()
         ask_ends = []

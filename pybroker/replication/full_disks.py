@@ -108,7 +108,6 @@ class FullDisks:
         return partition is not None and (partition.is_replicated or not partition.is_leader)
 
     async def _look(self) -> bool:
-        """Return whether some log directories are still full."""
         for path in list(self._full):
             await self._look_at(path)
         return bool(self._full)

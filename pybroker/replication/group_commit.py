@@ -29,7 +29,7 @@ _RETRY_S: Final = 1.0
 @dataclass(slots=True)
 class _Directory:
     """The syncs in one log directory. `wanted`: logs that wait for a sync. `busy`: logs that are
-    being synced. A log can be in both. `lanes`: the running tasks."""
+    being synced; a log can be in both. `lanes`: the running tasks."""
 
     wanted: dict[Flushable, None] = field(default_factory=dict)
     busy: set[Flushable] = field(default_factory=set)

@@ -190,7 +190,6 @@ class InternalLog:
             )
 
     def _may(self, needed: Authority) -> bool:
-        """Return whether the replica has at least the authority `needed`."""
         self._look()
         replicas = self._replicas
         lease = Authority.COMMITTED if replicas.leadership_yield.leaves else replicas.lease

@@ -180,8 +180,8 @@ class IsrChanges:
             self._unchanged(change)
 
     async def _look(self, change: IsrChange) -> bytes | None:
-        """Return the content of the state node. Return None if the change must not be written
-        now."""
+        """Return the content of the partition's state node in ZooKeeper. Return None if the change
+        must not be written now."""
         path = paths.partition_state(change.topic_partition)
         try:
             data, stat = await self._coord.get(path)
@@ -209,8 +209,6 @@ class IsrChanges:
         return None
 
     async def _store(self, change: IsrChange, data: bytes) -> None:
-        """Write the change, unless the partition no longer waits for it. `data` is the content of
-        the state node."""
         try:
             *_, stored = await self._multi(
                 _topic(change),
@@ -254,8 +252,8 @@ class IsrChanges:
         return partition if partition is not None and partition.is_pending(change) else None
 
     def _found(self, change: IsrChange, state: PartitionState, version: int) -> None:
-        """Record that the state node contains `state` with `version`, which is later than the
-        change expected."""
+        """Record that the partition's state node in ZooKeeper has the content `state` and a later
+        version than the change expected."""
         meant = change.state
         if state == meant and version == change.expected_version + 1:
             self._stored(change, version)

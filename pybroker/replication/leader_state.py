@@ -110,16 +110,16 @@ class Follower:
         self.leader_end_then = max(self.leader_end_then, leader_end)
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return whether the follower has reached the leader's log end offset within the last
-        `lag_max_s` seconds, or is at it now."""
+        """Return whether the follower is at the leader's log end offset now, or was there within
+        the last `lag_max_s` seconds."""
         return self.log_end == leader_end or now - self.caught_up_s <= lag_max_s
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A conditional write of `state` to the partition's state node. The write needs the topic with
-    `topic_id`, the node version `expected_version`, and the `incarnation` of the broker `joins`.
-    `joins` is the broker that the change adds to the ISR, or NOBODY."""
+    """A conditional write of `state` to the partition's state node in ZooKeeper. The write needs
+    the topic with `topic_id`, the node version `expected_version`, and the `incarnation` of the
+    broker `joins`. `joins` is the broker that the change adds to the ISR, or NOBODY."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -288,8 +288,8 @@ class LeaderState:
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
         """Return the ISR change that is due, or None. The change removes lagging followers, or
-        removes the eligible replicas once the ISR has `required` replicas. Else the change may be a
-        mere check of the state node (`only_looks`)."""
+        removes the eligible replicas once the ISR has `required` replicas. Otherwise the change may
+        be a mere check of the partition's state node in ZooKeeper (`only_looks`)."""
         self._await(
             frozenset(
                 replica
@@ -329,8 +329,8 @@ class LeaderState:
         return self.pending is change
 
     def stored(self, change: IsrChange, version: int) -> None:
-        """Record that ZooKeeper has stored the change, and that the state node now has this
-        version."""
+        """Record that ZooKeeper has stored the change, and the new version of the partition's state
+        node."""
         self.adopt(change.state, version)
         self._found_s = self._proposed_s
         joined = self.followers.get(change.joins)
@@ -338,8 +338,8 @@ class LeaderState:
             joined.caught_up_s = max(joined.caught_up_s, joined.fetched_s)
 
     def adopt(self, state: PartitionState, version: int) -> None:
-        """Adopt the content and the version of the state node in the same leader epoch. No change
-        is pending afterwards."""
+        """Adopt the content and the version of the partition's state node in ZooKeeper, in the same
+        leader epoch. No change is pending afterwards."""
         assert self.pending is None or version > self.pending.expected_version
         self.pending = None
         self.facts = replace(self.facts, state=state, partition_epoch=version)
@@ -350,7 +350,8 @@ class LeaderState:
         self._recount()
 
     def told(self, state: PartitionState, version: int) -> None:
-        """Adopt a partition state that the controller sent, with the version of its state node."""
+        """Adopt a partition state that the controller sent, with the version of its ZooKeeper
+        node."""
         if self.pending is not None:  # the controller may have read the node before that change
             self._doubted.update(self._incarnations)
         self.adopt(state, version)
@@ -366,7 +367,8 @@ class LeaderState:
         self._recount()
 
     def unchanged(self) -> None:
-        """Record that the pending check has found the state node unchanged."""
+        """Record that the pending check has found the partition's state node in ZooKeeper
+        unchanged."""
         self.pending = None
         self._found_s = self._proposed_s
 

@@ -366,8 +366,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return None for a new leader epoch, ErrorCode.NONE for the current one, else the
-        error."""
+        """Return None for a new leader epoch, ErrorCode.NONE for a repeated one, else the error."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION

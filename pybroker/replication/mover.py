@@ -234,7 +234,6 @@ class ReplicaMover:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Remove the ended task, and retrieve its exception so that asyncio does not log it."""
         del self._tasks[task]
         if not task.cancelled():
             task.exception()

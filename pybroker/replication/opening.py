@@ -132,7 +132,7 @@ class LogOpener:
         return self._usable(made, facts)
 
     def _usable(self, made: Log, facts: PartitionFacts) -> Log | BrokerError:
-        """Return the log `made`, or an error if it is damaged and other replicas have the
+        """Return the log `made`, or an error if the log is damaged and other replicas have the
         records."""
         key = facts.topic_partition
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:

@@ -169,8 +169,8 @@ class Partition(Watched):
         )
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Adopt a later version of the state node in the current leader epoch. Return the
-        approximate number of bytes that became readable."""
+        """Adopt a later version of the partition's ZooKeeper node in the current leader epoch.
+        Return the approximate number of bytes that became readable."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -242,7 +242,7 @@ class Partition(Watched):
         return self._leader is not None and self._leader.is_pending(change)
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
-        """Record that ZooKeeper has stored the pending ISR change, with this node version. Return
+        """Record that ZooKeeper has stored the pending ISR change, and the new node version. Return
         the approximate number of bytes that became readable."""
         assert self._leader is not None
         self._leader.stored(change, version)
@@ -263,7 +263,8 @@ class Partition(Watched):
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """Record that the pending check has found the state node unchanged."""
+        """Record that the pending check has found the partition's state node in ZooKeeper
+        unchanged."""
         assert self._leader is not None
         self._leader.unchanged()
 
@@ -343,8 +344,8 @@ class Partition(Watched):
 
     @property
     def led_version(self) -> int | None:
-        """The version of the state node that names this replica as leader. None if this replica
-        does not lead, or if no other replica can be elected."""
+        """The version of the partition's ZooKeeper node that names this replica as leader. None if
+        this replica does not lead, or if no other replica can be elected."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 

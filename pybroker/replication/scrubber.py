@@ -40,8 +40,8 @@ _ALL: Final = 2**31
 
 
 class Scrubber:
-    """Checks each log of one broker once in `interval_s`, between `start` and `stop`. It reads at
-    most `bytes_per_second` in total."""
+    """Checks each log of one broker once in `interval_s`, between `start` and `stop`. Reads at most
+    `bytes_per_second` in total."""
 
     def __init__(
         self,
@@ -85,13 +85,12 @@ class Scrubber:
         await self._task.stop()
 
     def _suspect(self, key: TopicPartition, offset: int) -> None:
-        """Schedule a check of the partition's log at this offset: a read failed there."""
         self._suspects.setdefault(key, offset)
         self._loop.wake()
 
     async def _look_at_suspects(self) -> bool:
-        """Check each offset at which a read has failed. Return False: nothing is to be tried
-        again."""
+        """Check each offset at which a read has failed. Always returns False: nothing is left to
+        check."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)

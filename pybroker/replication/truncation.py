@@ -1,8 +1,6 @@
 """Truncates a follower's log in a thread. Committed records are truncated only if a loss receipt,
-the record of an unclean election in ZooKeeper, allows it.
-
-No other code may change a log during its truncation.
-"""
+the record of an unclean election in ZooKeeper, allows the truncation. No other code may change a
+log during its truncation."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Removes damaged and incomplete replicas from the ISR and the eligible replicas of their
 partitions.
 
-A damaged replica has a log with a corrupt range. It leaves if another in-sync or eligible replica
-is live, and otherwise serves its intact records. An incomplete replica is still copying the
-leader's log from the start, and may not lead. It leaves if an in-sync, eligible or, last, assigned
-replica is on another live broker.
+A damaged replica has a log with a corrupt range. The damaged replica is removed when another
+in-sync or eligible replica is on a live broker. An incomplete replica is still copying the leader's
+log from the start, and may not lead. The incomplete replica is removed when another in-sync or
+eligible replica is live, or, if there is none, another assigned replica.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class UnhealthyReplicas:
             self.loop.wake()
 
     async def _look(self) -> bool:
-        """Return whether some replicas must be tried again."""
+        """Try to remove each unhealthy replica. Return whether some must be tried again."""
         if self._may_be_raised:  # the reply to an earlier write may have been lost
             with suppress(CoordError):
                 self._raised(await read_incarnation(self._leave.coord, self._leave.broker_id))
