@@ -39,7 +39,6 @@ class ReadBuffers:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Return whether no view of this buffer exists."""
     try:
         last = buffer.pop()
     except BufferError:

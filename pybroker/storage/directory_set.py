@@ -197,7 +197,6 @@ class DirectorySet:
         return self._family
 
     def _ids(self) -> dict[str, str]:
-        """Return path -> id of each usable directory that has an id."""
         ids: dict[str, str] = {}
         paths: dict[str, str] = {}
         for directory in self.usable():
@@ -229,8 +228,8 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Give a lost directory that has partitions but no `meta.properties` its id again: add it
-        to `ids`, and remove it from `lost`."""
+        """Find a lost directory that has partitions but no `meta.properties`. Add its id to `ids`
+        again, and remove it from `lost`."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
@@ -244,8 +243,8 @@ class DirectorySet:
                     )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
-        """Take an empty directory at the path of a lost one offline: its disk is probably not
-        mounted."""
+        """Take an empty directory at the path of a lost directory offline: the lost disk is
+        probably not mounted."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():
             if directory.path in by_path and directory.path not in ids and len(self.usable()) > 1:

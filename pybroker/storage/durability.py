@@ -54,13 +54,13 @@ class Durability:
         )
 
     def counted_end(self, end: int) -> int:
-        """Return the end offset of the records that count as durable: they are synced, or
-        flush.messages allowed a later flush. `end` is the log end offset."""
+        """Return the end offset of the records that count as durable: the synced records, and those
+        that flush.messages allows to stay unsynced. `end` is the log end offset."""
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
         """Return whether flush.messages allows a later flush. If so, all records below the log end
-        offset `end` count as durable."""
+        offset `end` count as durable from now on."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end

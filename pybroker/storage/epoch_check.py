@@ -49,7 +49,7 @@ def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> 
 
 
 def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
-    """Return the header of the batch that contains the offset; None if there is none or it is
+    """Return the header of the batch that contains the offset; None if that batch is missing or
     unreadable."""
     try:
         for segment in segments.from_offset(offset):
@@ -106,8 +106,8 @@ class _Run:
 
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
-    """Return the leader epochs to use for a log: those in the epoch file (`filed`; None if it is
-    unusable), or those in the batch headers. Raises CorruptionError."""
+    """Return the leader epochs to use for a log: those in the epoch file (`filed`; None for an
+    unusable file), or those in the batch headers. Raises CorruptionError."""
     # An epoch is durable in the file before its first batch is written, so a correct file has all
     # epochs. Where epochs fall, a batch is corrupt. If a single batch contradicts the file, either
     # may be corrupt. If several batches do, or an epoch begins inside a batch, the file is corrupt.
@@ -165,7 +165,7 @@ def _rise(runs: Sequence[_Run]) -> bool:
 
 
 def _corrupt_run(runs: Sequence[_Run]) -> _Run:
-    """Return the run to blame for a falling leader epoch."""
+    """Return the batches of one leader epoch that are to blame for a falling epoch."""
     # If removing a single batch leaves epochs that never fall, that batch is to blame. Otherwise it
     # is the first run whose epoch is higher than that of a later run.
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)

@@ -36,8 +36,6 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 # A class, because a generator as context manager takes as long as the call itself.
 class _reported:
-    """Wrap a call of the operating system: convert OSError to StorageError."""
-
     __slots__ = ("_operation", "_path")
 
     def __init__(self, operation: str, path: str) -> None:
@@ -118,7 +116,7 @@ class _Handles:
                 self._close(file)
 
     def synced(self) -> None:
-        """Close the descriptors above the capacity that became idle by a sync."""
+        """Close idle descriptors above the capacity, after a sync."""
         with self._lock:
             self._evict()
 

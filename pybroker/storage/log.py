@@ -60,7 +60,7 @@ class Log:
 
     @property
     def durable_end(self) -> int:
-        """The end of the records that are as durable as flush.messages requires."""
+        """The offset below which records are as durable as flush.messages requires."""
         if self.config.flush_messages == NEVER or self.damage is not None:
             return self.segments.active.next_offset
         return self._durability.counted_end(self.log_end_offset)

@@ -71,7 +71,8 @@ class LogChanges:
 
     @contextmanager
     def noted(self, partition: TopicPartition) -> Iterator[None]:
-        """Wrap a change of the partition's log: it is noted afterwards, also after an exception."""
+        """Wrap a change of the partition's log: the change is noted at the end, also after an
+        exception."""
         try:
             yield
         finally:

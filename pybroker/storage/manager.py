@@ -177,7 +177,6 @@ class LogManager:
         log.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
 
     def _owner_in(self, directory: LogDirectory) -> LogOwner:
-        """Return the callbacks for the logs in this log directory."""
         return LogOwner(
             partial(self._lower_checkpoints, directory),
             lambda partition, error: self._directory_failed(directory, error),

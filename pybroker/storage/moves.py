@@ -288,7 +288,6 @@ class ReplicaMove:
             log.warning("file of a cancelled move not removed path=%s error=%s", path, error)
 
     def _copy_epochs(self, log: Log) -> None:
-        """Copy the leader epoch file from the original to the copy."""
         self.source.persist_epochs()
         try:
             content = self._disk.read(f"{self.source.directory}/{LEADER_EPOCHS}")
@@ -351,7 +350,6 @@ class ReplicaMove:
 
 
 def _parent(directory: str) -> str:
-    """Return the log directory that contains the directory of a partition."""
     return directory.rpartition("/")[0]
 
 

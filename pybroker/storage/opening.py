@@ -152,7 +152,6 @@ class Opening:
         self.home[partition] = directory
 
     def _accept_loss(self, partition: TopicPartition, partition_log: Log) -> None:
-        """Record that the operator accepts the loss of records of the partition."""
         log.warning(
             "loss of records accepted by the operator partition=%s log_end=%d",
             partition,
@@ -172,8 +171,8 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """Keep one of the two logs that a kill during a move has left. Rename the directory of the
-        other."""
+        """Keep one of the partition's two logs, which a kill during a move has left. Rename the
+        directory of the other log."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
         except CorruptionError as error:

@@ -318,7 +318,8 @@ class ProducerState:
         return completed
 
     def decide(self, high_watermark: int) -> bool:
-        """Set the high watermark. Return whether it passed the marker of a transaction."""
+        """Set the high watermark. Return whether the high watermark passed a transaction's
+        marker."""
         undecided = self.undecided
         if not undecided or undecided[0].last_offset >= high_watermark:
             return False

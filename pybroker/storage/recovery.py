@@ -272,8 +272,8 @@ def recover(
 
 
 def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> Recovered:
-    """Return the result for a log whose batches are all valid. It is damaged if it ends below
-    `floor_offset`."""
+    """Return the result for a log whose batches are all valid. A log that ends below `floor_offset`
+    is damaged."""
     last = segments[-1]
     for segment in segments[:-1]:
         segment.seal()

@@ -120,8 +120,8 @@ def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_M
 
 
 def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
-    """Check again the batch in which `look` has found damage. Return False if it is intact,
-    truncated or deleted. Call it in the thread that changes the log."""
+    """Check again the batch in which `look` has found damage. Return False if the batch is intact,
+    truncated or deleted. Call this in the thread that changes the log."""
     damage, segment = looked.damage, looked.segment
     if damage is None or segment is None or log.failure is not None or log.damage is not None:
         return False

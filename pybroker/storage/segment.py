@@ -195,7 +195,6 @@ class Segment:
         return self._largest
 
     def _is_true(self, entry: TimeEntry) -> bool:
-        """Return whether the batch of the index entry has the timestamp of the entry."""
         if entry.last_offset >= self.next_offset:
             return True
         position = self.locate(entry.last_offset)

@@ -177,7 +177,6 @@ class TxnIndex:
             self._keep(after)
 
     def _keep(self, entries: Sequence[AbortedTransaction]) -> None:
-        """Replace all entries of the index by `entries`."""
         data = b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries)
         self.close()
         with self._lock:
