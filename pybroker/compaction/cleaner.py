@@ -1,5 +1,5 @@
-"""The log cleaner of one broker. It compacts the log with the largest share of dirty bytes (bytes
-that were not compacted yet), then chooses the next log."""
+"""The log cleaner of one broker. The cleaner compacts the log with the largest share of dirty bytes
+(bytes that were not compacted yet), then chooses the next log."""
 
 from __future__ import annotations
 
@@ -225,8 +225,8 @@ class LogCleaner:
             raise
 
     def _advance(self, steps: Iterator[int | Result]) -> tuple[int, Result | None]:
-        """Run steps of the pass until they have read `_STEP_BYTES`, lasted `_STEP_S`, or are
-        complete. Return the number of bytes read, and the result of a complete pass or None."""
+        """Run steps of the pass for `_STEP_BYTES` or `_STEP_S`, or to the end of the pass. Return
+        the number of bytes read, and the result of the pass, or None before its end."""
         total, until_s = 0, self._clock.monotonic() + _STEP_S
         for done in steps:
             if isinstance(done, Result):
