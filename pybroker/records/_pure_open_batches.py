@@ -1,7 +1,5 @@
-"""The appending of single records to the open batches of a producer, in Python.
-
-`_open_batches.pxi` is the same code in C: change both together.
-"""
+"""The appending of single records to the open batches of a producer, in Python. `_open_batches.pxi`
+is the same code in C: change both together."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ PlaceT = TypeVar("PlaceT", bound="RecordPlace")
 
 
 class OpenBatch(Protocol):
-    """The last batch of a partition. It accepts records unless it is `closed`. `memory` is the
-    number of bytes that it has taken from the budget."""
+    """The last batch of a partition. A `closed` batch accepts no records. `memory` is the number of
+    bytes taken from the budget."""
 
     records: RecordBuffer
     memory: int
@@ -31,8 +29,8 @@ class BatchQueue(Protocol):
 
 
 class TopicRoute(Protocol):
-    """The partitions of a topic. `queues` has those that are in use, by number. Records without a
-    key go to `sticky`."""
+    """The partitions of a topic. `queues` has partition number -> its batches, for partitions in
+    use. Records without a key go to `sticky`."""
 
     @property
     def partition_count(self) -> int: ...
@@ -116,8 +114,8 @@ class OpenBatchAppender(Generic[PlaceT]):
     ) -> PlaceT | None:
         """Append the record to the last batch of its partition, and return its place. Return None
         if the record needs a new batch, a check, metadata, memory or the application's partitioner.
-        A record with a key and without a partition goes to the partition that Kafka's Java client
-        chooses. Raises the errors of `RecordBuffer.append`."""
+        Partitions are chosen by key as in Kafka's Java client. Raises the errors of
+        `RecordBuffer.append`."""
         route = self._routes.get(topic)
         budget = self._budget
         if route is None or budget.used > self._used_max or budget.waiting:

@@ -1,5 +1,5 @@
 """The choice of the implementation that appends single records to a producer's open batches: the
-compiled one if it exists, otherwise the one in Python. `_pure_open_batches.py` describes both."""
+compiled one if it exists, otherwise `_pure_open_batches.py`."""
 
 from __future__ import annotations
 
