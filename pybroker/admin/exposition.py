@@ -148,7 +148,6 @@ class MetricsPage:
 
 
 def _of_fetchers(fetchers: Mapping[int, FetcherCounters]) -> str:
-    """Return the lines of the metrics about fetches from leaders, by the leader's broker id."""
     parts = []
     for attribute, of in families_of(FetcherCounters).items():
         values = {str(leader): getattr(each, attribute) for leader, each in fetchers.items()}
@@ -221,8 +220,9 @@ def _of_progress(report: ProgressReport | None) -> _Many:
 
 
 def _is_told_here(rooms: Rooms, row: PartitionRow) -> bool:
-    """Return whether this broker's page shows the partition: it is the leader, or the controller if
-    there is no leader. So a sum over all brokers counts each partition once."""
+    """Return whether this broker's page shows the partition: this broker leads it, or is the
+    controller and the partition has no leader. So a sum over all brokers counts each partition
+    once."""
     if row.log is not None and row.log.leads:
         return True
     return row.leader == NO_LEADER and rooms.controller.is_active

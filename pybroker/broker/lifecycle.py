@@ -59,8 +59,8 @@ async def _stop(name: str, stop: Step) -> None:
 
 
 async def _carry_out(step: Step) -> None:
-    """Call `step` and await its result, or, if that is not an awaitable, do not yield to the event
-    loop."""
+    """Call `step`, and await its result if that is an awaitable. Otherwise do not yield to the
+    event loop."""
     done = step()
     if inspect.isawaitable(done):
         await done

@@ -253,8 +253,9 @@ async def _settle(
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
-    """Return the cluster id in ZooKeeper, creating one if it is missing. If it differs from
-    `stored`, the id in the log directories, write nothing and raise StartupError."""
+    """Return the cluster id in ZooKeeper, creating one if ZooKeeper and new log directories have
+    none. Raise StartupError if `stored`, the id in the log directories (None: new), differs from
+    it."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])

@@ -177,8 +177,8 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Fetch the partition from the position that auto.offset.reset names, and look up the
-        offset of that position, at which the next owner has to start, too."""
+        """Fetch the partition from the position that auto.offset.reset names. Also look up the
+        offset of that position, as the next owner has to start there, too."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

@@ -277,7 +277,6 @@ def _items(
 
 
 def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the options in `values` that have an invalid value, each with the reason."""
     faults: dict[str, str] = {}
     unknown = 0
     for name, text in values.items():

@@ -93,8 +93,8 @@ async def _go_on_incremental(
     session: FetchSession,
     changes: Iterator[None],
 ) -> FetchResponse:
-    """Apply the remaining `changes` of the session, yielding to the event loop after each, and
-    read."""
+    """Apply the remaining `changes` to the session, yielding to the event loop after each, then
+    read the partitions."""
     try:
         for _ in changes:
             await asyncio.sleep(0)
@@ -265,13 +265,14 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the longest wait (s) of a fetch if a partition of its session has changed. A follower
-    that waits longer learns a new high watermark too late."""
+    """Return the longest wait (s) of a fetch after a partition of its session has changed. With a
+    longer wait, a follower would learn a new high watermark too late."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
 def _purgatory(services: Services, message: FetchRequest) -> Purgatory:
-    """Return the purgatory of log ends for a follower, that of high watermarks for a consumer."""
+    """Return the purgatory in which a follower waits for a higher log end, or a consumer for a
+    higher high watermark."""
     replicas = services.replicas
     return replicas.replica_fetches if message.replica_id >= 0 else replicas.fetches
 

@@ -91,9 +91,9 @@ class Reading:
 
 
 def advance(services: Services, reading: Reading) -> bool:
-    """Read further partitions from the page cache, and return whether the pass has ended. If it has
-    not ended and `reading.cached_only` is False, a thread has to read the next partition. If it has
-    not ended and `cached_only` is True, yield to the event loop and call again."""
+    """Read further partitions from the page cache, and return whether all are read. If not,
+    `reading.cached_only` says how to go on: if True, yield to the event loop and call again; if
+    False, let a thread read the next partition."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session
@@ -145,8 +145,8 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True, and begin to watch the partition, if it certainly has nothing new for the
-    client. False means that it has to be read."""
+    """Return whether the partition certainly has nothing new for the client. If so, begin to watch
+    the partition; otherwise the caller has to read it."""
     partition = services.replicas.partitions.get(cached.key)
     if (
         partition is None

@@ -1,4 +1,4 @@
-"""ListOffsets: returns the offset of each partition that belongs to the timestamp in the request.
+"""ListOffsets: returns, for each partition, the offset of the requested timestamp.
 
 Timestamp -1 asks for the end (for a consumer, as its isolation level allows), -2 for the log start
 offset, -3 (version 7) for the record with the largest timestamp. Any other timestamp (ms) asks for
@@ -117,8 +117,8 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper which partitions this broker still leads, and return them. Only partitions
-    whose end needs this check are looked up, and none in `but`."""
+    """Return the requested partitions that this broker still leads according to ZooKeeper. Only
+    partitions whose end needs this check are looked up, and none in `but`."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -179,8 +179,9 @@ async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
     """Search the log for `timestamp` in a thread, below the end that the client may see (`end_of`).
-    None means no such record, which needs the authority `for_the_end`. Raise BrokerError
-    NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during the search."""
+    Return None if there is no such record; this answer needs the authority `for_the_end`. Raise
+    BrokerError NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during the
+    search."""
     end = end_of(partition)
 
     def search() -> _Found | None:

@@ -177,7 +177,7 @@ class ProduceLane:
     ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
         """Append the batch and return the response frame. If the response has to wait or has an
         error, return the request and the response, or an awaitable of it, for the caller to encode.
-        None means that the fast lane cannot handle the request, and nothing is appended."""
+        Return None if the fast lane cannot handle the request; nothing is then appended."""
         parsed = parse(frame)
         if parsed is None:
             return None

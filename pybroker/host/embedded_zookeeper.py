@@ -73,8 +73,9 @@ class EmbeddedZooKeeper:
     `server.json` with the server's port and process."""
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """With port 0, the server uses the port of its last start, or any free one. If another port
-        is in use, the start fails, or with `may_move` the server chooses a port as with 0."""
+        """With port 0, the server uses the port of its last start, or any free one. If any other
+        `port` is in use, the start fails, or, with `may_move`, the server chooses a port as with 0.
+        """
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -184,7 +185,7 @@ class EmbeddedZooKeeper:
             ) from error
 
     def _record(self) -> dict[str, int]:
-        """Return what the last start has recorded about the server, zeros without a record: its
+        """Return what the last start has recorded about the server (zeros without a record): its
         process id (`pid`), the kernel's start time of that process (`start`), and its port
         (`port`)."""
         try:

@@ -1,7 +1,8 @@
 """Runs a broker as a process, with real ports, ZooKeeper sessions and signals.
 
 The start binds the ports, compares the configuration with `meta.properties`, locks the log
-directories, and connects to ZooKeeper. Before that it changes nothing on disk or in ZooKeeper.
+directories, and connects to ZooKeeper. Until these steps have succeeded, nothing is changed on disk
+or in ZooKeeper.
 """
 
 from __future__ import annotations

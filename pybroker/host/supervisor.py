@@ -58,8 +58,6 @@ _NOT_LAUNCHED: Final = -1
 
 @dataclass(slots=True)
 class _Child:
-    """A broker with its current process."""
-
     plan: BrokerPlan
     ready: ReadySocket
     process: subprocess.Popen[bytes] | None = None
