@@ -1,6 +1,8 @@
-"""The backoff between retries, and the deadline of an operation."""
+"""The backoff between retries, the deadline of an operation, and waits with a limit."""
 
 from __future__ import annotations
+
+import asyncio
 
 from pybroker.ports import Clock, Rng
 
@@ -36,3 +38,16 @@ class Deadline:
     @property
     def passed(self) -> bool:
         return self._clock.monotonic() >= self._end
+
+
+async def wait_for_event(event: asyncio.Event, limit_s: float | None) -> None:
+    """Wait until the event is set. After `limit_s` seconds set it, unless that is None. This takes
+    less processor time than `asyncio.timeout`."""
+    timer = None
+    if limit_s is not None and not event.is_set():
+        timer = asyncio.get_running_loop().call_later(limit_s, event.set)
+    try:
+        await event.wait()
+    finally:
+        if timer is not None:
+            timer.cancel()

@@ -15,10 +15,10 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pybroker.client.addresses import format_address
 from pybroker.client.errors import (
@@ -65,6 +65,20 @@ class _Pending:
     deadline: float
     """The time (s) of the event loop at which the response is too late."""
     answer: asyncio.Future[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[AnswerT]):
+    """The awaitable response to a request. Unlike a coroutine, it may be dropped without being
+    awaited."""
+
+    decode: Callable[[_Pending, type[AnswerT], memoryview], AnswerT]
+    pending: _Pending
+    answer: type[AnswerT]
+
+    def __await__(self) -> Generator[Any, None, AnswerT]:
+        frame = yield from self.pending.answer
+        return self.decode(self.pending, self.answer, frame)
 
 
 class _TooLarge(Exception):
@@ -188,7 +202,7 @@ class Connection:
         *,
         timeout_s: float,
         version: int | None = None,
-    ) -> Coroutine[Any, Any, AnswerT]:
+    ) -> Awaitable[AnswerT]:
         """Write a request, in `version` or the highest version that both sides support. The
         returned awaitable gives the response, a message of the type `answer`, within `timeout_s`
         from the call.
@@ -197,7 +211,7 @@ class Connection:
         RequestTimedOut. If the result is not awaited, the response is dropped.
         """
         chosen = self.version_of(key) if version is None else version
-        return self._receive(self._write(APIS[key], chosen, request, timeout_s), answer)
+        return _Answer(self._decode, self._write(APIS[key], chosen, request, timeout_s), answer)
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
         """Write at once a request without a response (Produce with acks=0), and wait until the
@@ -277,9 +291,6 @@ class Connection:
                 pending.answer.set_exception(RequestTimedOut(f"{where}: {_late(pending)}"))
                 pending.answer.exception()  # as in `_fail`
         self._fail(ConnectionLost(f"the client closed the connection: {_late(late[0])}"))
-
-    async def _receive(self, pending: _Pending, answer: type[AnswerT]) -> AnswerT:
-        return self._decode(pending, answer, await pending.answer)
 
     def _decode(self, pending: _Pending, answer: type[AnswerT], frame: memoryview) -> AnswerT:
         try:

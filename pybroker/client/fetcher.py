@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Final
 
 from pybroker.background import TaskOwner
+from pybroker.client.backoff import wait_for_event
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
 from pybroker.client.errors import (
@@ -48,6 +49,8 @@ SESSION_LOST: Final = (
 GOODBYE_LIMIT_S: Final = 1.0
 _Position = tuple[int, int]
 """The offset from which to fetch a partition, and the leader epoch in the client's metadata."""
+_Asked = dict[TopicPartition, tuple[PartitionReader, int, int]]
+"""The reader of each requested partition, its era and the requested offset."""
 
 
 class Fetcher:
@@ -212,11 +215,7 @@ class Fetcher:
             for topic_partition, reader in self.readers.items()
             if not reader.paused and reader.problem is None
         )
-        try:
-            async with asyncio.timeout(LOOK_AGAIN_S if waiting else None):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await wait_for_event(self._wake, LOOK_AGAIN_S if waiting else None)
 
     def _wants_data(self, reader: PartitionReader, now: float) -> bool:
         return (
@@ -249,35 +248,42 @@ class Fetcher:
     # Fetching
 
     def _ask(self, node: int, connection: Connection, readers: list[PartitionReader]) -> None:
-        """Start the task that sends one Fetch request to the leader `node`, with the present
-        positions of `readers`."""
+        """Write one Fetch request to the leader `node`, with the present positions of `readers`.
+        Start the task that handles the response."""
         self._in_flight.add(node)
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
         }
-        self._tasks.start(self._fetch(node, connection, asked), f"fetch from {node}")
-
-    async def _fetch(
-        self,
-        node: int,
-        connection: Connection,
-        asked: dict[TopicPartition, tuple[PartitionReader, int, int]],
-    ) -> None:
         session = self._sessions.get(node)
         if session is None:
             session = self._sessions[node] = FetchSession(self._on_wire)
         question = session.next(
             {key: (offset, self._leader_epoch(key)) for key, (_, _, offset) in asked.items()}
         )
+        limit_s = (self._options.request_timeout_ms + self._options.fetch_max_wait_ms) / 1_000
+        sent: Awaitable[FetchResponse] | ClientError
+        try:
+            sent = connection.send(
+                ApiKey.FETCH, self._request(question), FetchResponse, timeout_s=limit_s
+            )
+        except ClientError as error:
+            sent = error
+        self._tasks.start(self._fetch(node, session, question, sent, asked), f"fetch from {node}")
+
+    async def _fetch(
+        self,
+        node: int,
+        session: FetchSession[_Position],
+        question: SessionRequest,
+        sent: Awaitable[FetchResponse] | ClientError,
+        asked: _Asked,
+    ) -> None:
+        """Handle the response. `sent` is the error of the request if it was not written."""
         began = self._cluster.clock.monotonic()
         try:
-            response = await connection.send(
-                ApiKey.FETCH,
-                self._request(question),
-                FetchResponse,
-                timeout_s=(self._options.request_timeout_ms + self._options.fetch_max_wait_ms)
-                / 1_000,
-            )
+            if isinstance(sent, ClientError):
+                raise sent
+            response = await sent
             if not session.handle(response):
                 if question.session_epoch and response.error_code in SESSION_LOST:
                     return  # the next request begins a new session
@@ -298,11 +304,14 @@ class Fetcher:
                 else:
                     reader.problem = error
                     self.news.set()
-            return
+        else:
+            self._metrics.fetch_latency.add(self._cluster.clock.monotonic() - began)
+            self._accept_all(response, asked)
         finally:
             self._in_flight.discard(node)
-            self.wake()
-        self._metrics.fetch_latency.add(self._cluster.clock.monotonic() - began)
+            self.wake()  # after `news`, so that the consumer's call runs before the fetcher
+
+    def _accept_all(self, response: FetchResponse, asked: _Asked) -> None:
         self._metrics.throttle_ms += response.throttle_time_ms
         for topic in response.responses:
             for answer in topic.partitions:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from functools import partial
+from typing import NoReturn
 
 from pybroker.client.accumulator import ProducerBatch
+from pybroker.client.connection import Connection
+from pybroker.client.errors import ClientError
 from pybroker.client.options import ProducerOptions
 from pybroker.records.batch import TRANSACTIONAL_FLAG
 from pybroker.records.builder import pack_batch
 from pybroker.records.compression import Codec, compress_steps
 from pybroker.records.record import Record, decode_records
+from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
+
+Sent = Callable[[], Awaitable[ProduceResponse | None]]
+"""Gives the response to a request, None with acks=0, or raises the ClientError of the request."""
 
 
 def compress_batch(batch: ProducerBatch, codec: Codec) -> Generator[int, None, None]:
@@ -61,3 +70,21 @@ def produce_request(batches: Iterable[ProducerBatch], options: ProducerOptions) 
         timeout_ms=options.request_timeout_ms,
         topic_data=list(topics.values()),
     )
+
+
+def write_request(
+    connection: Connection, request: ProduceRequest, options: ProducerOptions
+) -> Sent:
+    """Write the request at once, but with acks=0 when the result is called."""
+    limit_s = options.request_timeout_ms / 1_000
+    if options.acks == 0:
+        return partial(connection.tell, ApiKey.PRODUCE, request, timeout_s=limit_s)
+    try:
+        sent = connection.send(ApiKey.PRODUCE, request, ProduceResponse, timeout_s=limit_s)
+    except ClientError as error:
+        return partial(_fail, error)
+    return lambda: sent
+
+
+def _fail(error: ClientError) -> NoReturn:
+    raise error

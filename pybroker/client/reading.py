@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pybroker.client.arrow import arrow_schema, record_batch
-from pybroker.client.backoff import Deadline
+from pybroker.client.backoff import Deadline, wait_for_event
 from pybroker.client.errors import Closed, SubscriptionConflict
 from pybroker.client.fetcher import Fetcher
 from pybroker.client.groups.group import Group
@@ -121,11 +121,7 @@ class Reading:
         limit_s = deadline.remaining_s()
         if self._group is not None:
             limit_s = self._group.wait_at_most_s(limit_s)
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._fetcher.news.wait()
-        except TimeoutError:
-            pass
+        await wait_for_event(self._fetcher.news, limit_s)
         self._fetcher.news.clear()
 
     async def _poll(

@@ -19,6 +19,7 @@ from pybroker.client.accumulator import (
     PartitionQueue,
     ProducerBatch,
 )
+from pybroker.client.backoff import wait_for_event
 from pybroker.client.batch_outcomes import BatchOutcomes
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
@@ -34,16 +35,21 @@ from pybroker.client.identity import ProducerIdentity
 from pybroker.client.metadata import error_code
 from pybroker.client.metrics import ProducerMetrics
 from pybroker.client.options import ProducerOptions
-from pybroker.client.produce_requests import compress_batch, decode, encode, produce_request
+from pybroker.client.produce_requests import (
+    Sent,
+    compress_batch,
+    decode,
+    encode,
+    produce_request,
+    write_request,
+)
 from pybroker.client.sequences import SequenceState
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.compression import Codec
-from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.produce import (
     PartitionProduceResponse,
-    ProduceRequest,
     ProduceResponse,
 )
 
@@ -166,11 +172,7 @@ class Sender:
         if self._accumulator.outstanding:
             due = self._accumulator.next_due(now)
             limit = LOOK_AGAIN_S if due is None else min(LOOK_AGAIN_S, due - now)
-        try:
-            async with asyncio.timeout(limit):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await wait_for_event(self._wake, limit)
 
     async def _identify(self) -> None:
         """Get a producer id from a broker, in a background task."""
@@ -287,8 +289,10 @@ class Sender:
             batch.attempts += 1
         request = produce_request([batch for _, batch in chosen], self._options)
         self._in_flight[node] = self._in_flight.get(node, 0) + 1
-        exchange = self._exchange(node, connection, request, chosen)
-        self._tasks.start(exchange, f"produce to {node}").add_done_callback(lambda _: self.wake())
+        exchange = self._exchange(
+            node, write_request(connection, request, self._options), chosen, now
+        )
+        self._tasks.start(exchange, f"produce to {node}")
 
     def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Encode the batch, to the same bytes at every attempt. The first attempt assigns the
@@ -309,34 +313,38 @@ class Sender:
     async def _exchange(
         self,
         node: int,
-        connection: Connection,
-        request: ProduceRequest,
+        sent: Sent,
         chosen: list[tuple[PartitionQueue, ProducerBatch]],
+        began: float,
     ) -> None:
-        """Send a request and handle the response for each batch. Requests are sent in the order in
-        which their tasks are created, because the event loop runs the first steps of tasks in this
-        order."""
-        timeout_s = self._options.request_timeout_ms / 1_000
-        began = self._cluster.clock.monotonic()
+        """Handle the response to a request of the time `began` (s), for each batch."""
         try:
-            if self._options.acks == 0:
-                # As in Apache's client: the record counts as delivered once the system has accepted
-                # it.
-                await connection.tell(ApiKey.PRODUCE, request, timeout_s=timeout_s)
-                for queue, batch in chosen:
-                    self._settle(queue, batch, NEVER_ACKNOWLEDGED)
-                return
-            response = await connection.send(
-                ApiKey.PRODUCE, request, ProduceResponse, timeout_s=timeout_s
-            )
+            response = await sent()
         except ClientError as error:
             self._metrics.failed_requests += 1
             self._cluster.request_refresh()
             for queue, batch in chosen:
                 self._retry_or_fail(queue, batch, error, in_doubt=not error.definite)
-            return
+        else:
+            self._answered(chosen, response, began)
         finally:
             self._in_flight[node] -= 1
+            self.wake()
+
+    # Settling
+
+    def _answered(
+        self,
+        chosen: list[tuple[PartitionQueue, ProducerBatch]],
+        response: ProduceResponse | None,
+        began: float,
+    ) -> None:
+        if response is None:
+            # As in Apache's client: with acks=0 a record counts as delivered once the system has
+            # accepted it.
+            for queue, batch in chosen:
+                self._settle(queue, batch, NEVER_ACKNOWLEDGED)
+            return
         self._metrics.request_latency.add(self._cluster.clock.monotonic() - began)
         self._metrics.throttle_ms += response.throttle_time_ms
         answers = {
@@ -346,8 +354,6 @@ class Sender:
         }
         for queue, batch in chosen:
             self._settle(queue, batch, answers.get(queue.topic_partition, NOT_ANSWERED))
-
-    # Settling
 
     def _settle(
         self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse

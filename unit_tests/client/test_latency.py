@@ -1,0 +1,110 @@
+"""Tests of the turns of the event loop between a call and its request, and between a response and
+the call that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from pybroker.client import fetcher
+from pybroker.client.backoff import wait_for_event
+from pybroker.client.connection import Connection
+from pybroker.client.fetched import FetchedData, begin_data
+from pybroker.wire.api import Api, ApiKey
+from pybroker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from unit_tests.client.fake_broker import FakeBroker
+from unit_tests.client.held_logs import T0, batch, consumer
+from unit_tests.client.test_producer import producer
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import PATIENCE_MS, PATIENCE_S, in_time
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests that connections write, as they are written: the names of their APIs."""
+    found: list[str] = []
+    write = Connection._write
+
+    def noting(self: Connection, api: Api, *rest: Any) -> Any:
+        found.append(api.key.name)
+        return write(self, api, *rest)
+
+    monkeypatch.setattr(Connection, "_write", noting)
+    return found
+
+
+async def test_record_is_written_in_the_turn_after_its_send(events: list[str]) -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=0) as target:
+        await target.send_and_wait("t", b"0")
+        await loop_turns(3)
+        events.clear()
+        delivery = target.send_nowait("t", b"1")
+        await loop_turns(1)
+        assert events == ["PRODUCE"]
+        assert (await delivery).offset == 1
+
+
+async def test_consumer_returns_records_before_the_next_fetch_is_written(
+    events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noting(*arguments: Any) -> FetchedData:
+        events.append("records")
+        return begin_data(*arguments)
+
+    monkeypatch.setattr(fetcher, "begin_data", noting)
+    async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
+        log = broker.partition()
+        target.assign([T0])
+        for _ in range(3):
+            log.append(batch(b"a"))
+            assert await target.getmany(timeout_ms=PATIENCE_MS)
+            assert events[-1] == "records"
+            await loop_turns(3)
+            assert events[-1] == "FETCH"
+
+
+async def test_response_that_is_not_awaited_is_dropped() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        host, port = broker.address.split(":")
+        connection = await Connection.open(host, int(port), client_id="c", timeout_s=PATIENCE_S)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            ask(connection)
+            gc.collect()
+        assert not found
+        assert len((await ask(connection)).brokers) == 1
+        await connection.close()
+
+
+def ask(connection: Connection) -> Awaitable[MetadataResponse]:
+    request = MetadataRequest(topics=[])
+    return connection.send(ApiKey.METADATA, request, MetadataResponse, timeout_s=PATIENCE_S)
+
+
+async def test_event_that_is_set_ends_the_wait() -> None:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_soon(event.set)
+    await in_time(wait_for_event(event, None))
+    await in_time(wait_for_event(event, 0.0))
+
+
+@pytest.mark.parametrize("limit_s", [-1.0, 0.0, 0.001])
+async def test_wait_for_an_event_ends_after_its_limit(limit_s: float) -> None:
+    event = asyncio.Event()
+    await in_time(wait_for_event(event, limit_s))
+    assert event.is_set()
+
+
+async def test_cancelled_wait_leaves_no_timer() -> None:
+    event = asyncio.Event()
+    waiting = asyncio.create_task(wait_for_event(event, PATIENCE_S))
+    await loop_turns(1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    timers: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    assert all(timer.cancelled() for timer in timers)
