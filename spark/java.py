@@ -117,7 +117,7 @@ def _named(home: Path, source: str) -> Java:
 
 
 def _read(home: Path) -> Java:
-    """Return the version and the modules from the runtime's file `release`."""
+    """Return the Java runtime at `home`, with the version and modules from its file `release`."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:

@@ -127,8 +127,8 @@ async def pieces_of(
 def counted_places(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return, by partition and first offset of each piece of a counted range, the end of the last
-    counted part at or before this offset."""
+    """Return, for each piece of a counted range, the end of the last counted part at or before the
+    first offset of the piece. Keys are the partition and this first offset."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges

@@ -147,8 +147,8 @@ def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Colu
 def _wrong_fields(
     name: str, text: Column, keys: Column, parsed: Column, schema: StructType
 ) -> Column:
-    """Return a column with the names of the fields of a wrong type: they are in the JSON text, but
-    null in the result."""
+    """Return a column with the names of the fields with a wrong type: they are in the JSON text,
+    but null in the result."""
     wrong = F.array_compact(
         F.array(
             *(

@@ -78,7 +78,7 @@ def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterat
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
-    """Check that at the end of the run all replicas have identical batches below the high
+    """Check that at the end of the run all replicas are identical: batches below the high
     watermark, leader epochs and producer states. All reads at the end must be equal, too."""
     by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
     for files in history.files:

@@ -27,8 +27,8 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history with the partition names of the eras. With `at_losses` False, only a
-    recreation of the topic ends an era."""
+    """Return the history with one partition name for each era, the time between two recreations or
+    data losses. With `at_losses` False, only a recreation ends an era."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -75,8 +75,8 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition under the name of the era that contains all the time from `begin` to
-        `end`, None if no era does."""
+        """Return the partition under the name of the era (between two recreations or data losses)
+        that contains all the time from `begin` to `end`, None if no era does."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -86,7 +86,7 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition under the name of its first era."""
+        """Return the partition under its name before its first recreation or data loss."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]

@@ -21,8 +21,8 @@ class ProcessKilled(BaseException):
 @dataclass(slots=True)
 class CrashPoint:
     """The disk operation at which a simulated process is killed. `when` is its number, counted from
-    0, or a function of (operation, path) that returns True. `after_bytes` bytes of its data are
-    written first. `action` marks the process as dead."""
+    0, or a function of (operation, path) that returns True for it. `after_bytes` bytes of its data
+    are written first. `action` marks the process as dead."""
 
     when: When
     action: Callable[[], object]

@@ -96,7 +96,7 @@ def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
     """Yield expiries of the ZooKeeper session of a coordinator, controller or leader on a slow
-    link. Its writes arrive after its replacement."""
+    link. The writes of this broker arrive after another broker has replaced it."""
     victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
     victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
     at = rng.uniform(0, options.faults_s / 4)

@@ -121,8 +121,7 @@ class FileNode:
                     _apply(self.durable, part)
 
     def _pierce(self, rng: random.Random) -> None:
-        """Make the lengths of all pending changes durable, but only random sectors of their
-        bytes."""
+        """Make the new length of the file durable, but only random sectors of the written bytes."""
         for change in self.pending:
             if isinstance(change, Cut):
                 _apply(self.durable, change)
@@ -189,7 +188,8 @@ class Renaming(NamedTuple):
     """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make the change of names durable, unless a later change of the same node already is."""
+        """Make this rename, creation or deletion durable, unless a later one of the same file
+        already is."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -252,7 +252,7 @@ class DirectoryNode:
         self.is_awaited = False
 
     def settle(self) -> None:
-        """Make all pending changes of names in the directory durable."""
+        """Make all renames, creations and deletions in the directory durable."""
         for change in self.pending:
             change.settle()
         self.pending.clear()
@@ -291,8 +291,8 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Make a random part of the pending changes of names durable, as a power loss does: the oldest
-    ones (a journaling file system) or any. Return the choice as text for the trace."""
+    """Make a random part of the renames, creations and deletions durable, as a power loss does: the
+    oldest ones, as in a journaling file system, or any. Return the choice as text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

@@ -168,8 +168,8 @@ class Wire:
         self.up.send(message)
 
     def close(self, *, lose: bool) -> None:
-        """Close the connection as the client. With `lose` the data in transit is lost; otherwise it
-        reaches the member, but the member's answers are dropped. Idempotent."""
+        """Close the connection as the client. With `lose` all data in transit is lost; otherwise
+        only the member's answers are. Idempotent."""
         if self.down.closed:
             return
         self.down.close()
