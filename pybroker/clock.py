@@ -13,9 +13,7 @@ class SystemClock:
 
     wall_ns = staticmethod(time.time_ns)
     """Returns the nanoseconds since 1970. A call is faster than one of `wall_ms`."""
-
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     def boottime(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)

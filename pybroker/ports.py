@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pybroker.errors import ErrorCode
 from pybroker.model import (
@@ -315,8 +315,7 @@ class MarkerChannel(Protocol):
         written."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPosition:
+class FetchPosition(NamedTuple):
     """How far a follower has copied a partition, as its next fetch states it."""
 
     fetch_offset: int
@@ -331,8 +330,7 @@ class FetchPosition:
     where the follower's log differs from the leader's log (KIP-595)."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedPartition:
+class FetchedPartition(NamedTuple):
     """The leader's result for one partition of a follower's fetch."""
 
     topic_partition: TopicPartition

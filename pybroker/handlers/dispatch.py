@@ -180,7 +180,7 @@ class Dispatcher:
             return self._answer_metadata(api, request, frame[body_start:])
         message = _decode(api, header.version, frame[body_start:])
         result = self._handlers[header.api_key](self._services, request, message)
-        if isinstance(result, Awaitable):
+        if isinstance(result, Deferred | Awaitable):  # the first is the faster check
             return _answer_later(api, request, result)
         if api.key is ApiKey.API_VERSIONS:
             return self._answer_api_versions(api, request, cast("ApiVersionsResponse", result))
@@ -227,7 +227,7 @@ def _answer_taken(
     request: Request, result: Message | Awaitable[Message]
 ) -> Answer | Awaitable[Answer]:
     api = APIS[ApiKey.PRODUCE]
-    if isinstance(result, Awaitable):
+    if isinstance(result, Deferred | Awaitable):
         return _answer_later(api, request, result)
     return _encode(api, request, result)
 

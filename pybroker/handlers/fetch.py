@@ -291,13 +291,15 @@ def _begin(
 ) -> Reading:
     """Return a new pass over the partitions of the request, or over the pending partitions of
     `session`."""
-    room_bytes = max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0)
-    budget_bytes = min(message.max_bytes, room_bytes)
-    if message.replica_id < 0:
+    is_follower = message.replica_id >= 0
+    budget_bytes = min(message.max_bytes, max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0))
+    if not is_follower:
         budget_bytes = min(budget_bytes, services.config.fetch_max_bytes)
     responses: list[FetchableTopicResponse] = []
     items: list[Item] = []
+    cached = None
     if session is None:
+        now_s = services.clock.monotonic() if is_follower else 0.0
         for topic in message.topics:
             answers: list[PartitionData] = []
             responses.append(FetchableTopicResponse(topic=topic.topic, partitions=answers))
@@ -305,11 +307,7 @@ def _begin(
                 (answers, TopicPartition(topic.topic, wanted.partition), wanted)
                 for wanted in topic.partitions
             ]
-    is_follower = message.replica_id >= 0
-    now_s = services.clock.monotonic() if is_follower else 0.0
-    cached = None
-    if session is not None:
-        _read_under(services, message, session)
+    else:
         cached, now_s = list(session.pending.values()), session.requests.last_s
     return Reading(
         version=request.version,
@@ -330,6 +328,8 @@ def _begin(
 def _begin_again(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
+    if session is not None:
+        _read_under(services, message, session)
     reading = _begin(services, request, message, session)
     reading.noted = reading.count  # the follower was noted when its request came
     return reading

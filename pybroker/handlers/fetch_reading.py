@@ -148,29 +148,27 @@ def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading)
     """Return whether the partition certainly has nothing new for the client. If so, begin to watch
     the partition; otherwise the caller has to read it."""
     partition = services.replicas.partitions.get(cached.key)
-    if (
-        partition is None
-        or partition.granted < _LED_ELSEWHERE
-        or services.replicas.lease < _LED_ELSEWHERE
-    ):
+    if partition is None:
         return False
     wanted, log_ = cached.wanted, partition.log
+    offset, end = wanted.fetch_offset, log_.log_end_offset
     epoch = wanted.current_leader_epoch
+    follower, is_noted = reading.follower, True
     if (
-        (epoch != partition.leader_epoch and epoch != NO_EPOCH)
+        offset > end
+        or (offset != end and follower is not None)
+        or partition.granted < _LED_ELSEWHERE
+        or services.replicas.lease < _LED_ELSEWHERE
+        or (epoch != partition.leader_epoch and epoch != NO_EPOCH)
         or (wanted.last_fetched_epoch != NO_EPOCH and not 0 <= cached.verified_epoch == epoch)
         or log_.log_start_offset != cached.log_start_offset
         or log_.damage is not None
     ):
         return False
-    offset, end = wanted.fetch_offset, log_.log_end_offset
-    follower, is_noted = reading.follower, True
     if follower is None:
-        if not partition.readable_end(reading.committed_only) <= offset <= end:
+        if partition.readable_end(reading.committed_only) > offset:
             return False
     else:
-        if offset != end:
-            return False
         # A fetch is noted in its first pass. Only then may the session repeat it. A follower that
         # is not in the ISR may join at any of its fetches, so each one is noted.
         is_noted = reading.position >= reading.noted

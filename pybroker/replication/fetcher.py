@@ -377,7 +377,7 @@ class Fetcher:
             return
         kept = None
         if answer is not None and answer.records:
-            kept = replace(answer, records=bytes(answer.records))
+            kept = answer._replace(records=bytes(answer.records))
 
         def done(pause: Pause | None) -> None:
             if self.copies.get(copy.partition.topic_partition) is copy:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.model import NO_OFFSET, PartitionFacts, PartitionState, TopicPartition, isr_changed
 from pybroker.replication.isr import committed_end, maximal_isr, may_commit, may_join
@@ -25,8 +25,7 @@ LOOK_SHARE: Final = 1 / 2
 replica.lag.time.max.ms. LOOK_SHARE + REVIEW_SHARE < 1 leaves time for ZooKeeper's answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerFetch:
+class FollowerFetch(NamedTuple):
     """The state of a follower, as its fetch reports it. The fetch has the leader's epoch, and both
     logs agree below `fetch_offset`."""
 
@@ -153,6 +152,8 @@ class LeaderState:
     is_superseded: bool = False
     """Whether the state node has a later leader epoch. The leader then proposes no changes, keeps
     the pending one, and waits for the controller's next command."""
+    maximal_isr: frozenset[int] = frozenset()
+    """The replicas that are in the stored ISR, or in that of the pending change."""
     _awaited: frozenset[int] = frozenset()
     """The followers that have caught up and are about to join the ISR."""
     _counted: tuple[Follower, ...] = ()
@@ -191,11 +192,6 @@ class LeaderState:
         return state
 
     # queries
-
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        pending = None if self.pending is None else self.pending.state.isr
-        return maximal_isr(self.facts.state.isr, pending)
 
     @property
     def is_alone(self) -> bool:
@@ -422,6 +418,8 @@ class LeaderState:
             self._recount()
 
     def _recount(self) -> None:
+        pending = None if self.pending is None else self.pending.state.isr
+        self.maximal_isr = maximal_isr(self.facts.state.isr, pending)
         members = self.maximal_isr | self._awaited
         self._counted = tuple(
             follower for replica, follower in self.followers.items() if replica in members

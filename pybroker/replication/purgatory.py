@@ -186,8 +186,10 @@ class Purgatory:
         """Return when a wait with a shared timer ends (loop seconds): at an existing timer in the
         second half of the wait, else at a new timer."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
-        existing = [due for due in self._due if earliest <= due <= latest]
-        return max(existing) if existing else aligned_due(now, timeout_s)
+        for due in reversed(self._due):
+            if earliest <= due <= latest:
+                return due
+        return aligned_due(now, timeout_s)
 
     def _drop_timer(self, wait: Wait) -> None:
         if wait.timer is not None:

@@ -65,6 +65,8 @@ class EpochHistory:
         entries = self._entries  # another thread may replace the list
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
             return UNDEFINED
+        if epoch == entries[-1].epoch:
+            return (epoch, log_end_offset)
         after = bisect.bisect_right(entries, epoch, key=lambda entry: entry.epoch)
         end = entries[after].start_offset if after < len(entries) else log_end_offset
         return (entries[after - 1].epoch if after else epoch, end)

@@ -223,10 +223,9 @@ class SystemFile:
             return b""
         descriptor = self._handles.acquire(self)
         try:
-            view = self._disk.buffers.take(expected)
-            if os.preadv(descriptor, [view], position, _NOWAIT) < expected:
-                return None
-            return view if expected > SMALL_BYTES else bytes(view)
+            is_small = expected <= SMALL_BYTES
+            data = bytearray(expected) if is_small else self._disk.buffers.take(expected)
+            return data if os.preadv(descriptor, [data], position, _NOWAIT) == expected else None
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return None

@@ -43,7 +43,7 @@ class Log:
         self.segments = parts.segments
         self._unreachable = parts.unreachable
         self.epoch_file = EpochFile(parts.directory, parts.disk, parts.epochs, parts.epochs_changed)
-        self._producers = parts.producers
+        self.producers = parts.producers
         self._snapshots = parts.snapshots
         self._owner = owner
         self.changes = owner.changes
@@ -56,13 +56,13 @@ class Log:
     @property
     def log_end_offset(self) -> int:
         """The offset of the next record; in a damaged log, the end of its readable records."""
-        return self.segments.active.next_offset
+        return self.segments.active.end[1]
 
     @property
     def durable_end(self) -> int:
         """The offset below which records are as durable as flush.messages requires."""
         if self.config.flush_messages == NEVER or self.damage is not None:
-            return self.segments.active.next_offset
+            return self.segments.active.end[1]
         return self._durability.counted_end(self.log_end_offset)
 
     @property
@@ -86,10 +86,6 @@ class Log:
     def latest_epoch(self) -> int:
         """The latest leader epoch of the log; -1 if it has none."""
         return self.epoch_file.history.latest_epoch
-
-    @property
-    def producers(self) -> ProducerState:
-        return self._producers
 
     @property
     def failure(self) -> StorageError | None:
@@ -123,7 +119,7 @@ class Log:
         marker = None
         if header.producer_id >= 0:
             marker = lookup.marker_of(data, header)
-            duplicate = self._producers.check(header, marker, guard)
+            duplicate = self.producers.check(header, marker, guard)
             if duplicate is not None:
                 was_ms = duplicate.timestamp if stamped_ms >= 0 else NO_TIMESTAMP
                 first, last = duplicate.first_offset, duplicate.last_offset
@@ -232,11 +228,11 @@ class Log:
     def _remember(
         self, header: BatchHeader, first_offset: int, now_ms: int, marker: EndTransaction | None
     ) -> None:
-        completed = self._producers.apply(header, first_offset, now_ms, marker)
+        completed = self.producers.apply(header, first_offset, now_ms, marker)
         if completed is None or not completed.aborted:
             return
         try:
-            self.segments.active.transactions.append(self._producers.aborted(completed))
+            self.segments.active.transactions.append(self.producers.aborted(completed))
         except StorageError as error:
             raise self.fail(error) from error  # else readers would see aborted records
 
@@ -271,7 +267,7 @@ class Log:
         try:
             if seals:
                 self.segments.active.seal()
-            self._snapshots.write(base_offset, self._producers)
+            self._snapshots.write(base_offset, self.producers)
             self.segments.begin(base_offset)
         except StorageError as error:
             raise self._owner.refuse(self.topic_partition, error) from error
@@ -377,8 +373,8 @@ class Log:
             self._durability.truncated(end)
             self.epoch_file.truncate_end(end)
             self._snapshots.keep(self.segments.bases, end)
-            self._producers = lookup.rebuild_producers(
-                self.segments, self._snapshots, end, self._producers.last_seen_ms
+            self.producers = lookup.rebuild_producers(
+                self.segments, self._snapshots, end, self.producers.last_seen_ms
             )
             self.log_start_offset = min(self.log_start_offset, end)
         self.persist_epochs()
@@ -394,7 +390,7 @@ class Log:
             self._durability.restart(offset)
             self._unreachable = ()
             self.damage = None
-            self._producers = ProducerState()
+            self.producers = ProducerState()
             self.epoch_file.clear()
             self.log_start_offset = offset
         self.persist_epochs()
@@ -480,7 +476,7 @@ class Log:
         """Write the indexes and the producer state, sync the files, and close them. A failed or
         damaged log is only closed. Idempotent. Raises the errors of `flush`."""
         if self._failure is None and self.damage is None:
-            producers = self._snapshots, self._producers
+            producers = self._snapshots, self.producers
             with self._making_durable():
                 self._durability.settle(self.segments, self.epoch_file, *producers)
         self.segments.close()

@@ -57,8 +57,8 @@ class Segment:
         self._suffix = suffix
         self._is_retired = False
         self._disk = disk
-        # Size and next offset, in one tuple so that readers in other threads get a consistent pair.
-        self._end = (size, next_offset)
+        self.end = (size, next_offset)
+        """The `size` and the `next_offset` at the same moment: other threads may read them."""
         self._file: File | None = None
         self.path = self._path(SegmentFile.LOG)
         self.offsets = OffsetIndex(self._path(SegmentFile.INDEX), base_offset, disk)
@@ -77,16 +77,11 @@ class Segment:
 
     @property
     def size(self) -> int:
-        return self._end[0]
+        return self.end[0]
 
     @property
     def next_offset(self) -> int:
-        return self._end[1]
-
-    @property
-    def end(self) -> tuple[int, int]:
-        """The `size` and the `next_offset` at the same moment."""
-        return self._end
+        return self.end[1]
 
     @property
     def file(self) -> File:
@@ -117,19 +112,19 @@ class Segment:
     def append(self, data: Buffer, batches: Sequence[Appended], index_interval_bytes: int) -> None:
         """Append `data`, which consists of `batches`, by one write. Raises StorageError; the
         segment is then unchanged."""
-        start = self._end[0]
+        start = self.end[0]
         self.file.append(data)
         for batch in batches:
             if self._first_timestamp is None:
                 self._first_timestamp = batch.max_timestamp
             self._note(start + batch.position, batch, index_interval_bytes)
-        self._end = (start + len(data), batches[-1].last_offset + 1)
+        self.end = (start + len(data), batches[-1].last_offset + 1)
 
     def append_batch(
         self, data: Buffer, last_offset: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
         """Append `data`, which is exactly one batch. Faster than `append`."""
-        start, size = self._end[0], len(data)
+        start, size = self.end[0], len(data)
         (self._file or self.file).append(data)
         if self._first_timestamp is None:
             self._first_timestamp = max_timestamp
@@ -140,7 +135,7 @@ class Segment:
             if max_timestamp > largest[0]:
                 self._largest = (max_timestamp, last_offset)
             self._bytes_since_entry += size
-        self._end = (start + size, last_offset + 1)
+        self.end = (start + size, last_offset + 1)
 
     def _note(self, position: int, batch: Appended, index_interval_bytes: int) -> None:
         largest, _ = self.largest_timestamp()
@@ -307,7 +302,7 @@ class Segment:
     def load_end(self, index_interval_bytes: int) -> None:
         """Find `next_offset` and the largest timestamp of the active segment. Raises
         CorruptionError if the file does not end with a whole batch."""
-        self._end = (self.size, self.base_offset)
+        self.end = (self.size, self.base_offset)
         if not self.size:
             self.clear_indexes()
             return
@@ -319,11 +314,11 @@ class Segment:
             if header is None or header.last_offset != last.last_offset:
                 self.clear_indexes()
             else:
-                self._end = (self.size, header.next_offset)
+                self.end = (self.size, header.next_offset)
                 position = place + header.size
                 self._bytes_since_entry = header.size
         end, next_offset = self.extend_indexes(position, index_interval_bytes)
-        self._end = (self.size, next_offset)  # set last: other threads may be reading
+        self.end = (self.size, next_offset)  # set last: other threads may be reading
         if end != self.size:
             raise CorruptionError(f"{self.path}: the batch at position {end} is incomplete")
 
@@ -343,10 +338,10 @@ class Segment:
         Return None if the segment has no record at or after `offset`. Return b"" if the first batch
         is not below `upper_offset` or is longer than `max_bytes`. Raises NotCached and
         CorruptionError."""
-        # Read before `_end`: if the segment is truncated meanwhile, new hints go into a dictionary
+        # Read before `end`: if the segment is truncated meanwhile, new hints go into a dictionary
         # that is no longer used.
         hints = self._hints
-        limit, next_offset = self._end
+        limit, next_offset = self.end
         whole = upper_offset >= next_offset
         position = self.locate(offset, cached_only=cached_only)
         if position is None or position >= limit:
@@ -410,14 +405,14 @@ class Segment:
         self._check_indexes(False)
         (_, header) = next(self.headers(position, self.size))
         self.file.truncate(position)
-        self._end = (position, self.base_offset)
+        self.end = (position, self.base_offset)
         self.offsets.truncate(header.base_offset)
         self.times.truncate(header.base_offset)
         self.transactions.truncate(header.base_offset)
         self._largest = self._first_timestamp = None
         self._bytes_since_entry = 0
         self.load_end(index_interval_bytes)
-        self._end = (self.size, min(offset, header.base_offset))
+        self.end = (self.size, min(offset, header.base_offset))
 
     def sync(self, *, indexes: bool) -> None:
         """Make the batches durable; with `indexes` also the offset index and the time index."""
@@ -462,7 +457,7 @@ class Segment:
 
     def end_at(self, position: int, next_offset: int) -> None:
         """Set the end of the segment to `position` and `next_offset`. The file is unchanged."""
-        self._end = (position, next_offset)
+        self.end = (position, next_offset)
         self._hints = {}
 
     def paths(self) -> list[str]:

@@ -34,6 +34,7 @@ class Segments:
         "_is_released",
         "_state",
         "_swap",
+        "active",
         "are_pinned",
         "generation",
         "parent_changed",
@@ -52,9 +53,7 @@ class Segments:
         `are_names_durable`: the names of the files in this directory are durable."""
         self._directory = directory
         self._disk = disk
-        self._state: tuple[Segment, ...] = tuple(
-            sorted(segments, key=lambda segment: segment.base_offset)
-        )
+        self._set(tuple(sorted(segments, key=lambda segment: segment.base_offset)))
         self._closed: list[Segment] = []
         """The segments that have ended since the last sync: their indexes are not durable yet."""
         self._doomed = PendingDeletions(disk.unlink)
@@ -75,13 +74,15 @@ class Segments:
         self.parent_changed = is_new
         """Whether the name of the log's own directory is not durable yet."""
 
+    def _set(self, state: tuple[Segment, ...]) -> None:
+        self._state = state
+        if state:
+            self.active = state[-1]
+            """The last segment. Appends go to it."""
+
     @property
     def all(self) -> tuple[Segment, ...]:
         return self._state
-
-    @property
-    def active(self) -> Segment:
-        return self._state[-1]
 
     @property
     def first(self) -> Segment:
@@ -117,7 +118,7 @@ class Segments:
         begun = Segment.created(self._directory, base_offset, self._disk)
         with self._swap:
             self._closed.append(self.active)
-            self._state = (*self._state, begun)
+            self._set((*self._state, begun))
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
@@ -125,7 +126,7 @@ class Segments:
         files are renamed now; `remove_doomed` removes them after the wall-clock time `due_ms`."""
         removed = list(gone)
         with self._swap:
-            self._state = tuple(segment for segment in self._state if segment not in removed)
+            self._set(tuple(segment for segment in self._state if segment not in removed))
         self._changes += 1
         for segment in removed:
             for path in mark_deleted(segment, self._disk):
@@ -188,7 +189,7 @@ class Segments:
         with self._swap:
             state = self._state
             place = state.index(old[0])
-            self._state = (*state[:place], new, *state[place + len(old) :])
+            self._set((*state[:place], new, *state[place + len(old) :]))
         for segment in old:
             segment.retire()
 
@@ -204,7 +205,7 @@ class Segments:
                 for path in mark_deleted(segment, self._disk):
                     self._doomed.add(0, path)
             with self._swap:
-                self._state = (Segment.created(self._directory, base_offset, self._disk),)
+                self._set((Segment.created(self._directory, base_offset, self._disk),))
             self._changes += 1
 
     @property

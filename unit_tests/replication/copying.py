@@ -7,7 +7,6 @@ import asyncio
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -119,7 +118,7 @@ class Link(MemoryLeaderChannel):
         most = group.high_watermark_max
         if most is not None:
             answers = [
-                replace(each, high_watermark=min(each.high_watermark, most)) for each in answers
+                each._replace(high_watermark=min(each.high_watermark, most)) for each in answers
             ]
         return group.bent(answers)
 

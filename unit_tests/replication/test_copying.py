@@ -369,7 +369,7 @@ async def test_a_corrupt_batch_is_not_appended(
             return answers
         bent += 1
         (answer,) = answers
-        return [replace(answer, records=bytes(answer.records[:-1]) + b"\xff")]
+        return [answer._replace(records=bytes(answer.records[:-1]) + b"\xff")]
 
     pair.bent = bend
     await pair.lead(1, 0)
