@@ -71,6 +71,10 @@ def finds_what_was_never_sent(history: History) -> None:
     found(history, 1, (2, "a", "2"), (3, "b", None), (7, "c", "8"))
 
 
+def finds_a_tombstone_that_was_never_sent(history: History) -> None:
+    found(history, 1, (2, "a", "2"), (3, "b", None), (7, "a", None))
+
+
 def finds_records_out_of_order(history: History) -> None:
     found(history, 1, (3, "b", None), (2, "a", "2"))
 
@@ -93,6 +97,7 @@ BAD: dict[str, tuple[str, Callable[[History], None]]] = {
         ("compaction-keeps-offsets", moves_a_record),
         ("compaction-keeps-offsets", finds_an_aborted_record),
         ("compaction-keeps-offsets", finds_what_was_never_sent),
+        ("compaction-keeps-offsets", finds_a_tombstone_that_was_never_sent),
         ("compaction-keeps-offsets", finds_records_out_of_order),
         ("tombstone-kept", drops_the_tombstone),
         ("compacted-replicas-agree", has_another_value_in_one_replica),
@@ -116,6 +121,19 @@ def test_deleted_value_comes_back_only_in_replica_that_was_behind(
     found(history, 2, (1, "b", "3"), (2, "a", "2"))
     assert {each.rule for each in check(history)} == (
         {"compaction-keeps-latest"} if is_breach else set()
+    )
+
+
+@pytest.mark.parametrize("value", [None, "6"])
+@pytest.mark.parametrize(("isr", "is_breach"), [((1, 2), True), ((1,), False)])
+def test_aborted_record_is_found_only_in_replica_that_missed_the_marker(
+    value: str | None, isr: tuple[int, ...], is_breach: bool
+) -> None:
+    history = story(SHORT_S, isr)
+    sent(history, 5, "a", value, "fail", begun_s=10)
+    found(history, 2, (2, "a", "2"), (5, "a", value))
+    assert {each.rule for each in check(history)} == (
+        {"compaction-keeps-offsets"} if is_breach else set()
     )
 
 

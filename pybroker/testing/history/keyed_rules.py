@@ -53,20 +53,27 @@ def survivors_unchanged(history: History) -> Iterator[Violation]:
     """Check that offsets ascend, and that each record found was sent with this key, was not
     aborted, and has its acknowledged offset."""
     values = {each.value: each for each in history.keyed.sends if each.value is not None}
-    deleted = {(partition, key) for (partition, key), asked in _by_key(history).items()
-               if any(each.value is None and each.outcome != "fail" for each in asked)}  # fmt: skip
+    sends = _by_key(history)
     for read in _reads_without_loss(history):
         for before, after in pairwise(read.records):
             if before.offset >= after.offset:
                 text = f"the offset follows {before.offset}"
                 yield Violation(SURVIVORS, read.partition, after.offset, text, (str(read),))
         for record in read.records:
-            send = values.get(record.value or "")
-            if send is not None and send.outcome == "fail" and not _had_marker(history, read, send):
+            if record.value is None:
+                of_key = sends.get((read.partition, record.key), ())
+                possible = [each for each in of_key if each.value is None]
+            else:
+                possible = [values[record.value]] if record.value in values else []
+            found = [
+                _fault(record, send)
+                for send in possible
+                if send.outcome != "fail" or _had_marker(history, read, send)
+            ]
+            if possible and (not found or "" in found):
                 continue
-            text = _fault(record, send, (read.partition, record.key) in deleted)
-            if text:
-                yield Violation(SURVIVORS, read.partition, record.offset, text, (str(read),))
+            text = found[0] if found else f"{record} was never sent"
+            yield Violation(SURVIVORS, read.partition, record.offset, text, (str(read),))
 
 
 def tombstones_kept(history: History) -> Iterator[Violation]:
@@ -192,13 +199,16 @@ def _states(history: History, partition: TopicPartition, begin: int, end: int) -
     return states[first:]
 
 
-def _fault(record: KeyedRecord, send: KeyedSend | None, is_deleted: bool) -> str:
-    if record.value is None:
-        return "" if is_deleted else f"a tombstone of key {record.key} was never sent"
-    if send is None or send.key != record.key:
+def _fault(record: KeyedRecord, send: KeyedSend) -> str:
+    """Return why `record` cannot be the record of `send`; empty if it can."""
+    if send.key != record.key:
         return f"value {record.value} was never sent with key {record.key}"
     if send.outcome == "fail":
-        return f"value {record.value} was not committed: {send}"
-    if send.offset not in (UNKNOWN, record.offset) and not send.may_repeat:
+        return f"{record} was not committed: {send}"
+    if (
+        record.value is not None
+        and send.offset not in (UNKNOWN, record.offset)
+        and not send.may_repeat
+    ):
         return f"value {record.value} had the offset {send.offset}"
     return ""
