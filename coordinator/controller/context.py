@@ -130,8 +130,8 @@ class ClusterContext:
         return [broker for broker in hosts if broker not in self.leaving]
 
     def is_disturbed(self, partition: Partition) -> bool:
-        """Whether a decision about the partition needs its topic's policy: the partition is not
-        online, a member of the ISR must not be elected, its broker has ended or restarted
+        """Whether a decision about the partition needs the topic's policy: the partition is not
+        online, a member of the ISR must not be elected, a member's broker has ended or restarted
         (`stale`), or there are eligible replicas outside the ISR."""
         if partition.state is None:
             return False

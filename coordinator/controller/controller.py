@@ -126,8 +126,8 @@ class Controller:
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
         """Elect other leaders for the partitions of a broker that is about to stop. Return the
-        replicated partitions that it still leads, because no other replica can lead them. Raises
-        BrokerError: NOT_CONTROLLER, STALE_BROKER_EPOCH, BROKER_NOT_AVAILABLE."""
+        replicated partitions that the stopping broker still leads, because no other replica can
+        lead them. Raises BrokerError: NOT_CONTROLLER, STALE_BROKER_EPOCH, BROKER_NOT_AVAILABLE."""
         reply: asyncio.Future[tuple[TopicPartition, ...]]
         reply = asyncio.get_running_loop().create_future()
         return await self._ask(HandoverAsked(broker_id, broker_epoch, reply), reply)

@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
-    """Return the replicas with the longest log, in the order of the assignment: the latest last
-    leader epoch, and within it the largest end offset. Empty while an assigned replica is not on
-    one of `hosts` or has not reported its log end for this state.
+    """Return the replicas with the longest log (the latest last leader epoch, within it the largest
+    end offset), in the order of the assignment. Empty while an assigned replica is not on one of
+    `hosts`, or has not reported its log end for this state.
 
     A log whose last epoch is later than the partition's leader epoch is damaged and does not count.
     """

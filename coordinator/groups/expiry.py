@@ -24,8 +24,8 @@ def expire(group: Group, effects: Effects) -> None:
 
 def restart_deadlines(group: Group, effects: Effects) -> None:
     """Restart the members' session timeouts, and the rebalance's deadlines, at `effects.now`, after
-    this broker was paused. Three deadlines stay: a new member's first JoinGroup, an unused member
-    id, and the initial delay of a group that was empty."""
+    this broker was paused. Three deadlines stay as they are: that of a new member's first
+    JoinGroup, that of an unused member id, and the initial delay of a group that was empty."""
     for member in group.members.values():
         if not member.is_new:
             member.renew_session(effects.now)

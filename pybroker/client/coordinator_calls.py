@@ -119,9 +119,9 @@ async def find_coordinators(
     last: Address | None = None,
     key_type: int = GROUP,
 ) -> dict[str, Node | ClientError]:
-    """Ask one broker for the coordinators of the groups, the one at the address `last` only if no
-    other is reachable. Return the coordinator or the error of each group. Brokers below version 4
-    of FindCoordinator get a request for each group."""
+    """Ask one broker for the coordinators of the groups. Return the coordinator or the error of
+    each group. The broker at the address `last` is asked only if no other is reachable. A broker
+    below version 4 of FindCoordinator gets a request for each group."""
     if not groups:
         return {}
     try:

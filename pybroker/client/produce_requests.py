@@ -27,8 +27,8 @@ Sent = Callable[[], Awaitable[ProduceResponse | None]]
 
 
 def compress_batch(batch: ProducerBatch, codec: Codec) -> Generator[int, None, None]:
-    """Compress the records of a closed batch, and set its `payload` at the end. Yield the number of
-    bytes after each step, which takes a few milliseconds."""
+    """Compress the records of a closed batch, and set the batch's `payload` at the end. Each step
+    takes a few milliseconds, and yields the number of bytes that it has compressed."""
     payload = yield from compress_steps(codec, batch.records.encoded())
     if batch.outcome is None:
         batch.payload = payload

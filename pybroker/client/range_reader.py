@@ -96,8 +96,8 @@ class RangeReader:
         loop.close()
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
-        """Yield the header and the bytes of each data batch of the range, in order, without
-        transaction markers and, with read_committed, aborted batches. Only the records from the
+        """Yield the header and the bytes of each data batch of the range, in order. Transaction
+        markers are omitted, with read_committed also aborted batches. Only the records from the
         attribute `first_offset` up to, not including, the end of the range belong to the range.
         Each counted part of the range is compared with its count. Raises RangeFailed, NoBrokers and
         other ClientErrors."""

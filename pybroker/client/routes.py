@@ -61,8 +61,8 @@ class Route:
         return queue
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of at most `size` bytes. Without a key it belongs to a
-        partition with a leader, if there is one. With a key it may not, because a key's partition
+        """Return the queue for a record of at most `size` bytes. Without a key its partition has a
+        leader, if any partition has one. With a key its partition may lack a leader, because it
         must not depend on failures."""
         if key is not None:
             return self.queue(partition_of_key(key, self.partition_count))

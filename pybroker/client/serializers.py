@@ -28,7 +28,8 @@ class Serializer(Protocol[T_contra]):
     """An object that serializes the keys or the values of a producer."""
 
     def serialize(self, topic: str, value: T_contra, /) -> Buffer | None:
-        """Return the bytes of a key or value, which may be None; None for a null key or value."""
+        """Return the bytes of a key or value; None for a null key or value. Also called with
+        `value` None."""
 
 
 class SerializerWithHeaders(Protocol[T_contra]):

@@ -109,8 +109,8 @@ LEFT_GROUP: Final = frozenset(
 def decide(
     table: Mapping[ErrorCode, Reaction], codes: Iterable[ErrorCode]
 ) -> tuple[Reaction, ErrorCode]:
-    """Return the greatest reaction to the error codes of one response, and its code. Empty `codes`
-    are fatal."""
+    """Return (greatest reaction to the error codes of one response, its code); fatal if there are
+    no codes."""
     reactions = [
         (table.get(code, Reaction.AGAIN if code.retriable else Reaction.FATAL), code)
         for code in codes
