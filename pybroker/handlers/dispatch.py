@@ -56,7 +56,7 @@ from pybroker.handlers.offsets import (
 )
 from pybroker.handlers.partition_expansion import handle_create_partitions
 from pybroker.handlers.produce import handle_produce
-from pybroker.handlers.produce_lane import ProduceLane
+from pybroker.handlers.produce_lane import ProduceLane, Taken
 from pybroker.handlers.producer_ids import handle_init_producer_id
 from pybroker.handlers.producer_states import handle_describe_producers
 from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
@@ -89,6 +89,7 @@ Handler = Callable[[Services, Request, Message], Message | Awaitable[Message | N
 Answer = list[Buffer] | None
 
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
+_JOINED_BYTES_MAX: Final = 8 * 1024
 
 _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.PRODUCE: handle_produce,
@@ -165,7 +166,9 @@ class Dispatcher:
         self._check_lease()
         taken = self.lane.answer(frame)
         if taken is not None:
-            return taken if isinstance(taken, list) else _answer_taken(*taken)
+            if isinstance(taken, Deferred):
+                return taken.then(_encode_taken)
+            return _encode_taken(taken)
         header, body_start = parse_request_header(frame)
         api = self._apis.get(header.api_key)
         if api is None:
@@ -223,13 +226,8 @@ class Dispatcher:
         return _frame(api, request.version, correlation_id, [encoded])
 
 
-def _answer_taken(
-    request: Request, result: Message | Awaitable[Message]
-) -> Answer | Awaitable[Answer]:
-    api = APIS[ApiKey.PRODUCE]
-    if isinstance(result, Deferred | Awaitable):
-        return _answer_later(api, request, result)
-    return _encode(api, request, result)
+def _encode_taken(taken: Taken) -> Answer:
+    return taken if isinstance(taken, list) else _encode(APIS[ApiKey.PRODUCE], *taken)
 
 
 def _answer_later(
@@ -272,4 +270,6 @@ def _frame(api: Api, version: int, correlation_id: int, body: list[Buffer]) -> l
     """Return the response frame: the size, the response header, and the buffers of `body`."""
     tagged = b"\0" if api.response_header_version(version) else b""
     size = 4 + len(tagged) + sum(map(len, body))
-    return [_SIZE_AND_CORRELATION.pack(size, correlation_id) + tagged, *body]
+    head = _SIZE_AND_CORRELATION.pack(size, correlation_id) + tagged
+    # To copy a few bytes is cheaper than to write another buffer.
+    return [head, *body] if size > _JOINED_BYTES_MAX else [b"".join((head, *body))]

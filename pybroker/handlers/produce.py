@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
-from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError, CloseConnection, ErrorCode, StorageError
 from pybroker.handlers.acknowledgement import Waiting, when_acknowledged
 from pybroker.handlers.context import Request, Services
@@ -200,18 +199,15 @@ def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
     return services.replicas.leader(key, needed=NEEDED[asked])
 
 
-def answer_append(
-    services: Services, partition: Partition, appended: AppendResult, acks: int, timeout_ms: int
-) -> ProduceResponse | Deferred[ProduceResponse]:
-    """Return the response to a request whose only batch has been appended and must not be
-    acknowledged yet. The response comes later, unless the batch fails at once."""
+def answer_unacknowledged(
+    partition: Partition, appended: AppendResult, error: BrokerError
+) -> ProduceResponse:
+    """Return the response to a request whose only batch is appended but not acknowledged."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
-    end_offset = appended.last_offset + 1
-    waiting = Waiting(partition, partition.leading_since, end_offset, acks, result)
-    response = _response(key.topic, result)
-    return when_acknowledged(services, [waiting], timeout_ms, _fail, response)
+    _fail(key, result, error)
+    return _response(key.topic, result)
 
 
 def answer_failure(

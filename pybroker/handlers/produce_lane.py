@@ -8,18 +8,26 @@ are left to `produce.py`. The responses are byte for byte those of `produce.py`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable
+from functools import partial
 from typing import Final, NamedTuple
 
+from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError, StorageError
+from pybroker.handlers.acknowledgement import Waiting, when_acknowledged
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce import answer_append, answer_failure
+from pybroker.handlers.produce import answer_failure, answer_unacknowledged
+from pybroker.model import TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.validate import validate_quickly
 from pybroker.replication.authority import NEEDED
+from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.headers import RequestHeader
 from pybroker.wire.messages.produce import ProduceResponse
+
+Taken = list[Buffer] | tuple[Request, ProduceResponse]
+"""The frame of a response. If the response has an error: the request, and the response, which the
+caller encodes."""
 
 _CLIENT_IDS_MAX: Final = 1000
 _FIRST_VERSION: Final = 3
@@ -172,12 +180,9 @@ class ProduceLane:
         """Client ids that earlier requests had and that are valid UTF-8. For a client id that is
         not valid UTF-8, the dispatcher closes the connection."""
 
-    def answer(
-        self, frame: memoryview
-    ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
-        """Append the batch and return the response frame. If the response has to wait or has an
-        error, return the request and the response, or an awaitable of it, for the caller to encode.
-        Return None if the fast lane cannot handle the request; nothing is then appended."""
+    def answer(self, frame: memoryview) -> Taken | Deferred[Taken] | None:
+        """Append the batch and return the answer. Return None if the fast lane cannot handle the
+        request; nothing is then appended."""
         parsed = parse(frame)
         if parsed is None:
             return None
@@ -205,10 +210,20 @@ class ProduceLane:
         if partition.high_watermark > appended.last_offset:
             self._replicas.became_readable(partition.topic_partition, end - start)
         elif acks == -1 or partition.log.durable_end <= appended.last_offset:
-            return _request(parsed), answer_append(
-                self._services, partition, appended, acks, parsed.timeout_ms
-            )
+            return self._answer_later(parsed, partition, appended)
         return [_encode(version, correlation_id, name, index, appended)]
+
+    def _answer_later(
+        self, parsed: Parsed, partition: Partition, appended: AppendResult
+    ) -> Taken | Deferred[Taken]:
+        errors: list[BrokerError] = []
+        end_offset = appended.last_offset + 1
+        waiting = Waiting(partition, partition.leading_since, end_offset, parsed.acks, errors)
+        answered = when_acknowledged(
+            self._services, [waiting], parsed.timeout_ms, _note_error, errors
+        )
+        answer = partial(_answer, parsed, partition, appended)
+        return answered.then(answer) if isinstance(answered, Deferred) else answer(answered)
 
     def _learn(self, client_id: bytes) -> None:
         try:
@@ -218,6 +233,20 @@ class ProduceLane:
         if len(self._client_ids) >= _CLIENT_IDS_MAX:
             self._client_ids.clear()
         self._client_ids.add(client_id)
+
+
+def _note_error(key: TopicPartition, errors: list[BrokerError], error: BrokerError) -> None:
+    errors.append(error)
+
+
+def _answer(
+    parsed: Parsed, partition: Partition, appended: AppendResult, errors: list[BrokerError]
+) -> Taken:
+    """Return the answer to a request whose batch is acknowledged, or has one of `errors`."""
+    if errors:
+        return _request(parsed), answer_unacknowledged(partition, appended, errors[0])
+    name, index = parsed.name, parsed.partition
+    return [_encode(parsed.version, parsed.correlation_id, name, index, appended)]
 
 
 def _request(parsed: Parsed) -> Request:

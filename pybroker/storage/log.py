@@ -198,9 +198,7 @@ class Log:
         """Return the active segment, or a new one if `batch` exceeds the active one's limits."""
         if self._segment_roll.is_due(self.segments.active, batch, self.config, now_ms, 0):
             self._start_segment(first_offset, now_ms)
-        active = self.segments.active
-        self._segment_roll.measure(active, self.config)
-        return active
+        return self.segments.active
 
     def _cut_back(self, error: StorageError) -> BrokerError:
         """Undo the write that failed with `error`. Return the error to raise."""

@@ -129,6 +129,8 @@ class ReplicaHealth:
 
     def allowing(self, event: Event) -> list[TopicPartition]:
         """Return the replicas for which the event is legal now, but never WHOLE replicas."""
+        if not any(self._replicas.values()):
+            return []
         return self.having(*LEGAL_MOVES[event])
 
     @property

@@ -83,8 +83,7 @@ class SegmentRoll:
         """Record that a new segment has begun at the wall-clock time `now_ms`. With `now_ms` 0 only
         the configuration has changed, and the active segment keeps its age."""
         self.room = NO_ROOM
-        """The limits for the next batch in the active segment, as of the last call of `measure`;
-        NO_ROOM before it."""
+        """The limits for the next batch in the active segment; NO_ROOM if they are unknown."""
         self._begun_ms = now_ms or self._begun_ms
         # As in Kafka; with more jitter, every batch would get a segment of its own.
         limit = min(config.segment_jitter_ms, config.segment_ms)
@@ -95,20 +94,26 @@ class SegmentRoll:
         if not self._begun_ms:
             self._begun_ms = now_ms
 
-    def measure(self, active: Segment, config: LogConfig) -> None:
-        """Compute `room`, the limits of the active segment."""
-        self.room = room_of(active, config, self._jitter_ms)
-
     def is_due(
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
         """Return whether `batch` must go to a new segment. `pending_bytes` are still to be written
-        to the active segment before it."""
-        return is_due(
+        to the active segment before it. If not, `room` has the limits for the next batches."""
+        room = self.room
+        if (
+            active.size + pending_bytes + batch.size <= room.size_bytes
+            and batch.last_offset <= room.last_offset
+            and 0 <= batch.max_timestamp <= room.timestamp_ms
+        ):
+            return False
+        if is_due(
             active,
             batch,
             config,
             pending_bytes=pending_bytes,
             jitter_ms=self._jitter_ms,
             age_ms=now_ms - self._begun_ms if self._begun_ms else 0,
-        )
+        ):
+            return True
+        self.room = room_of(active, config, self._jitter_ms)
+        return False

@@ -67,7 +67,8 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
             position += 1
         else:
             position = skip_tagged_fields(frame, position)
-    return RequestHeader(key, version, correlation_id, client_id), position
+    fields = (key, version, correlation_id, client_id)
+    return tuple.__new__(RequestHeader, fields), position  # without a Python-level __new__
 
 
 def encode_request_header(header: RequestHeader, header_version: int) -> bytes:

@@ -6,22 +6,33 @@ Two brokers receive the same frames. The fast lane of one of them is disabled.
 
 from __future__ import annotations
 
+import asyncio
 import random
+import struct
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
 
 from pybroker.clock import ManualClock
-from pybroker.errors import CloseConnection, MalformedInput
+from pybroker.errors import CloseConnection, ErrorCode, MalformedInput
 from pybroker.handlers.produce_lane import parse
-from pybroker.model import TopicPartition
+from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
 from pybroker.records.compression import Codec
 from pybroker.wire.api import APIS, ApiKey
 from pybroker.wire.codec import encode_request
 from pybroker.wire.headers import RequestHeader, encode_request_header
-from unit_tests.handlers.bench import NOW_MS, Bench, batch, produce_request
+from unit_tests.handlers.bench import (
+    BROKER_ID,
+    NOW_MS,
+    Bench,
+    batch,
+    fetch_request,
+    produce_request,
+)
 from unit_tests.handlers.test_hostile import mutated
+from unit_tests.idle_loop import idle
+from unit_tests.patience import in_time
 
 PRODUCE = APIS[ApiKey.PRODUCE]
 VERSIONS = range(3, PRODUCE.max_version + 1)
@@ -34,6 +45,8 @@ TOPICS = {
     "narrow": {"segment.bytes": "1000"},
 }
 Outcome = bytes | str | None
+PLAIN = TopicPartition("plain", 0)
+FOLLOWER = 2
 
 
 def frame(
@@ -44,10 +57,12 @@ def frame(
     partition: int = 0,
     acks: int = -1,
     client_id: str | None = "client",
+    timeout_ms: int = 10_000,
 ) -> bytes:
     """A Produce request for one partition."""
     header = RequestHeader(ApiKey.PRODUCE, version, 4711, client_id)
-    body = encode_request(PRODUCE, version, produce_request(topic, {partition: records}, acks=acks))
+    request = produce_request(topic, {partition: records}, acks=acks, timeout_ms=timeout_ms)
+    body = encode_request(PRODUCE, version, request)
     return encode_request_header(header, PRODUCE.request_header_version(version)) + body
 
 
@@ -55,7 +70,7 @@ class Twins:
     """Two equal brokers, of which one has its fast lane disabled."""
 
     def __init__(self, home: Path) -> None:
-        clock = ManualClock(NOW_MS)
+        self.clock = clock = ManualClock(NOW_MS)
         self.laned = Bench(home / "laned", clock=clock)
         self.general = Bench(home / "general", clock=clock)
         self.taken = 0
@@ -246,6 +261,46 @@ async def test_a_replaced_leader_acknowledges_nothing_alone(twins: Twins) -> Non
     before = contents(twins.laned)
     await twins.agree(data)
     assert contents(twins.laned) == before
+
+
+async def replicate(bench: Bench) -> None:
+    """Give partition 0 of the topic `plain` a follower, which is in the ISR."""
+    replicas = (BROKER_ID, FOLLOWER)
+    state = PartitionState(BROKER_ID, 1, replicas, 1)
+    facts = PartitionFacts(PLAIN, bench.app.metadata.topics["plain"].topic_id, state, 1, replicas)
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await bench.app.replicas.leader_and_isr(command)
+    bench.app.replicas.partition(PLAIN).log.persist_epochs()
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 20, 10_000])
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_an_answer_that_waits_for_a_follower_is_the_same(
+    twins: Twins, version: int, timeout_ms: int
+) -> None:
+    data = frame(version, records=batch(b"one"), timeout_ms=timeout_ms)
+    await twins.agree(data)
+    benches = (twins.laned, twins.general)
+    answers = []
+    for bench in benches:
+        await replicate(bench)
+        answers.append(asyncio.ensure_future(outcome(bench, data)))
+    await idle()
+    assert twins.taken == 1
+    if timeout_ms == 20:
+        twins.clock.advance(1)
+    if timeout_ms == 10_000:
+        for bench in benches:
+            assert len(bench.app.replicas.produces) == 1
+            fetch = fetch_request(
+                ("plain", 0, 2), replica_id=FOLLOWER, current_leader_epoch=1, max_wait_ms=0
+            )
+            await bench.ask(ApiKey.FETCH, 12, fetch)
+    first, second = await in_time(asyncio.gather(*answers))
+    assert first == second and isinstance(first, bytes)
+    error = struct.pack(">h", ErrorCode.REQUEST_TIMED_OUT)
+    assert (error in first) == (timeout_ms < 10_000)
+    assert all(len(bench.app.replicas.produces) == 0 for bench in benches)
 
 
 def test_the_known_shape_is_read() -> None:
