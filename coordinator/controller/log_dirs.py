@@ -119,9 +119,9 @@ class LogDirFailures:
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Whether broker `leader` leads the partition, and another replica may lead and has not
-        refused. If refusals did not count, leadership would move forever between replicas that all
-        refuse."""
+        """Return whether broker `leader` leads the partition and another replica can take over. The
+        broker of that replica must not refuse to lead the partition. Otherwise leadership would
+        move forever between replicas whose brokers all refuse."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:

@@ -13,7 +13,8 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """The searches for removable offsets that are under way in one offset store."""
+    """The running searches for removable offsets in one offset store. Each search learns of the
+    offsets that are committed meanwhile."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []

@@ -65,8 +65,9 @@ class _ImportLock:
 
 
 class LoggedOffsets:
-    """The `OffsetStore` of one shard that stores offsets in the shard's log. `coord`: a session for
-    group coordination only. `is_mine` returns whether a group belongs to this shard."""
+    """The `OffsetStore` of one shard that stores offsets in the shard's log. `coord` is a ZooKeeper
+    session that only the group coordinators use. `is_mine` returns whether a group belongs to this
+    shard."""
 
     def __init__(
         self,

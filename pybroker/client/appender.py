@@ -122,8 +122,9 @@ class Appender:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Delivery | CheckedRecord:
-        """Serialize and check a record that `join` did not append. Return its delivery if it can
-        join a batch, else the checked record for `wait_and_append`. Raises SerializationFailed."""
+        """Serialize and check a record that `join` could not take. If its batch has room, append
+        the record and return its `Delivery`. Otherwise return the checked record for
+        `wait_and_append`. Raises SerializationFailed."""
         if self._serializers is not None:
             key, value = self._serializers.record(topic, headers, key, value, partition)
             delivery = self._open_batches.append(

@@ -189,8 +189,8 @@ class Cluster:
             await waiter
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
-        """Wait until the topic exists, and return its metadata. Raises TopicUnavailable after the
-        deadline, Closed."""
+        """Wait until the topic exists, and return its metadata. Raises Closed, and TopicUnavailable
+        after the deadline."""
         self.watch([name])
         problem = "no answer"
         while True:

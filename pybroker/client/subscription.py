@@ -275,8 +275,8 @@ class PartitionReader:
         self.inside_batch = False
 
     def _decode_again(self) -> None:
-        """Drop decoded records or columns that are not taken, so that the next call decodes from
-        the position on, into the other form."""
+        """Drop what is decoded but not yet returned. The next call then decodes again from the
+        position on: to columns if it was decoded to records, and the reverse."""
         first = self.ready[self.ready_at].offset if self.ready_count else -1
         is_lost = self.is_decoded and not (
             self.end is None and self.buffered and self.buffered[0].go_back(first)

@@ -180,7 +180,7 @@ def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
             position = end
     except IndexError:
         raise CorruptionError(
-            f"the data of {len(data)} bytes ends inside a record, after byte {position}"
+            f"incomplete record near byte {position}: the data ends at byte {len(data)}"
         ) from None
 
 
@@ -201,7 +201,7 @@ def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, in
             position = end
     except IndexError:
         raise CorruptionError(
-            f"the data of {len(data)} bytes ends inside a record, after byte {position}"
+            f"incomplete record near byte {position}: the data ends at byte {len(data)}"
         ) from None
 
 

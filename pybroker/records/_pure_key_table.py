@@ -128,7 +128,7 @@ def _records(data: Buffer, position: int, record_count: int, base_offset: int) -
             position = record.end
     except IndexError:
         raise CorruptionError(
-            f"the data of {len(data)} bytes ends inside a record, after byte {position}"
+            f"incomplete record near byte {position}: the data ends at byte {len(data)}"
         ) from None
 
 

@@ -358,8 +358,9 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the log directory that has, or had, the other log of the partition's move. Return None
-    if no file in the directory of `log` marks a move. Raises StorageError."""
+    """A move between log directories has two logs, the old and the new one. Return the log
+    directory of the one that is not `log`; that log may be deleted already. Return None if no file
+    in the directory of `log` marks a move. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()

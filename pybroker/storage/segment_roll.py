@@ -24,9 +24,10 @@ def is_due(
     jitter_ms: int,
     age_ms: int,
 ) -> bool:
-    """Return whether `batch` must go to a new segment. `pending_bytes` are still to be written to
-    the segment `active` before it. `age_ms`, the time since the segment began, is the age of
-    records without timestamps. The log rolls `jitter_ms` before the age limit."""
+    """Return whether `batch` must go to a new segment. `active` is the current segment.
+    `pending_bytes` will be written to it ahead of `batch`. `age_ms` is the time since the segment
+    began; it counts as the age if the records have no timestamps. The log rolls `jitter_ms` before
+    the age limit."""
     if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
         return True
     size = active.size + pending_bytes
