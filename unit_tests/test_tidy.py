@@ -49,7 +49,7 @@ COUNTS_TURNS: Final = "unit_tests/idle_loop.py"
 possible turn.
 """
 SNAKE_EVENT: Final = re.compile(
-    r"\blog\.(?:debug|info|warning|error|exception|critical|log)"
+    r"\b(?:log|state_change)\.(?:debug|info|warning|error|exception|critical|log)"
     r"\((?:[\w.]+,)?\s*f?\"([a-z]+(?:_[a-z]+)+)(?=[ \"])"
 )
 """A log line whose event is a name with underscores, not words."""

@@ -194,7 +194,7 @@ class PartitionStateMachine:
         self._context.unclean_elections += write.unclean
         self._journal.state_stored(before, write, version)
         state_change.info(
-            "state_stored partition=%s leader=%d leader_epoch=%d isr=%s version=%d "
+            "state stored partition=%s leader=%d leader_epoch=%d isr=%s version=%d "
             "controller_epoch=%d reason=%s",
             write.topic_partition,
             write.state.leader,
