@@ -204,6 +204,12 @@ def for_seconds(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < until_s
 
 
+def until_next(pattern: re.Pattern[str], server: Broker) -> Callable[[], bool]:
+    """Return a function that returns whether the broker has not logged another match yet."""
+    count = len(pattern.findall(server.log_text))
+    return lambda: len(pattern.findall(server.log_text)) == count
+
+
 def percentiles(times_ms: Mapping[str, Sequence[float]]) -> Figures:
     figures = {}
     for what, values in times_ms.items():
@@ -242,11 +248,9 @@ def phases(name: str, server: Broker, options: argparse.Namespace) -> Figures:
             with busy_process():
                 times_ms[BUSY] += latencies(connection, for_seconds(seconds))
             latencies(connection, for_seconds(SETTLING_S))
-            passes = len(pattern.findall(server.log_text)) + 1
+            goes_on = until_next(pattern, server)
             begin_cleaning(connection, topic)
-            times_ms[BESIDE] += latencies(
-                connection, lambda: len(pattern.findall(server.log_text)) < passes
-            )
+            times_ms[BESIDE] += latencies(connection, goes_on)
     return percentiles(times_ms)
 
 

@@ -15,7 +15,7 @@ from integration_tests.process import ChildProcess, free_port
 from pybroker.broker.startup import StartupInputs, start_broker
 from pybroker.clock import SystemClock
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.host.process import SystemProc, ThreadedBlocking
+from pybroker.host.process import BackgroundThread, SystemProc, ThreadedBlocking
 from pybroker.metrics import Metrics
 from pybroker.server.listener import Bind, bind
 from pybroker.storage.files import SystemDisk
@@ -95,6 +95,7 @@ class MemoryBroker:
             metrics=Metrics(),
             sockets={LISTENER: bound},
             threads=ThreadedBlocking,
+            new_cleaner_thread=BackgroundThread,
             connect=self._connect,
             connect_offsets=self._session,
         )

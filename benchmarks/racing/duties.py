@@ -27,6 +27,7 @@ from pybroker.broker.lag_watch import FRESH_S
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
 from pybroker.coordinator.controller.rebalance import imbalanced
+from pybroker.host.process import BackgroundThread
 from pybroker.model import PartitionState, TopicPartition
 from pybroker.replication.housekeeping import Housekeeping
 from pybroker.replication.leader_state import SessionRequests
@@ -162,7 +163,12 @@ def _duties_of(leading: Leading) -> tuple[Scrubber, Housekeeping]:
         found=lambda key, damage: None,
     )
     housekeeping = Housekeeping(
-        logs=logs, replicas=manager, blocking=blocking, clock=clock, config=BrokerConfig
+        logs=logs,
+        replicas=manager,
+        blocking=blocking,
+        new_cleaner_thread=BackgroundThread,
+        clock=clock,
+        config=BrokerConfig,
     )
     return scrubber, housekeeping
 

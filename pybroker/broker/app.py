@@ -366,6 +366,7 @@ class BrokerApp:
             logs=self._logs,
             replicas=self.replicas,
             blocking=self._env.blocking,
+            new_cleaner_thread=self._env.new_cleaner_thread,
             clock=self._env.clock,
             config=lambda: self.live.current,
             cleaner_counters=self._env.metrics.cleaner,
@@ -435,7 +436,7 @@ class BrokerApp:
             self._env.resize_blocking(now.background_threads)
 
     def _coordination_rooms(self) -> CoordinationRooms:
-        env = self._env
+        env, live = self._env, self.live
         return CoordinationRooms(
             broker_id=self._broker.id,
             config=self._config,
@@ -444,10 +445,7 @@ class BrokerApp:
             replicas=self.replicas,
             metadata=self.metadata,
             topics=ZooKeeperTopicAdmin(
-                coord=env.coord,
-                layers=lambda: self.live.layers,
-                metadata=self.metadata,
-                rng=env.rng,
+                coord=env.coord, layers=lambda: live.layers, metadata=self.metadata, rng=env.rng
             ),
             lease=self.lease,
             lead_now=self._isr_changes.lead_now,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
+from pybroker.compaction.cleaner import CleanerThread
 from pybroker.coordinator.zookeeper.late_session import ClosableCoord
 from pybroker.metrics import Metrics
 from pybroker.ports import Blocking, Clock, Coord, Disk, Rng
@@ -22,6 +23,8 @@ class BrokerEnvironment:
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
     """Opens the separate ZooKeeper session in which the broker writes committed offsets. Raises
     StartupError."""
+    new_cleaner_thread: Callable[[], CleanerThread]
+    """Creates a thread of the log cleaner."""
     earlier_session_ids: Callable[[], Collection[int]] = tuple
     """Returns the ids of this broker's earlier ZooKeeper sessions. If one of them owns the
     registration of this broker id, the registration is this broker's own, and the broker may

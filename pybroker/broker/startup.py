@@ -21,6 +21,7 @@ from pybroker.broker.controller_journal import FILE_NAME, OLDER_FILE_NAME
 from pybroker.broker.environment import BrokerEnvironment
 from pybroker.broker.log_directory_failures import has_had_partitions
 from pybroker.broker.topic_logs import topic_log_config, topic_log_configs
+from pybroker.compaction.cleaner import CleanerThread
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.listeners import endpoints
 from pybroker.coordinator.zookeeper.late_session import ClosableCoord
@@ -88,6 +89,8 @@ class StartupInputs:
     metrics: Metrics
     sockets: Mapping[str, socket.socket]
     threads: Callable[[int], Threads]
+    new_cleaner_thread: Callable[[], CleanerThread]
+    """Creates a thread of the log cleaner."""
     connect: Callable[[Sequence[str]], Awaitable[tuple[Session, str]]]
     """Opens the broker's ZooKeeper session. Its argument is the usable log directories. Returns the
     session, and the address of the ZooKeeper servers as log lines show it."""
@@ -147,9 +150,8 @@ async def start_broker(
     stored = _Stored(stored_id, stored_cluster, logs.is_fresh)
     settle = partial(_settle, coord, config, stored, around.rng)
     try:
-        limit_s = config.zookeeper_wait_ms / 1000
         cluster, broker_id, configs, expects_data = await repeat_unanswered(
-            "ids", settle, clock=around.clock, limit_s=limit_s
+            "ids", settle, clock=around.clock, limit_s=config.zookeeper_wait_ms / 1000
         )
     except (CoordError, MalformedNode) as error:
         text = f"reading the cluster id and the broker id in ZooKeeper at {where} failed"
@@ -170,6 +172,7 @@ async def start_broker(
             blocking,
             disk,
             around.connect_offsets,
+            around.new_cleaner_thread,
             lambda: coord.earlier_session_ids,
             blocking.resize,
             around.metrics,

@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pybroker.background import TaskOwner
 from pybroker.compaction.choice import Plan, plan, waits_for_change
@@ -44,9 +44,20 @@ class SetAside:
     until_s: float
 
 
+class CleanerThread(Blocking, Protocol):
+    """One thread that runs the steps of the cleaner's passes, one at a time."""
+
+    def close(self) -> None:
+        """Wait for the running step, and end the thread."""
+
+
 class LogCleaner:
     """Compacts logs between `start` and `stop`, in log.cleaner.threads tasks. `set_aside` has the
-    logs that the cleaner could not compact."""
+    logs that the cleaner could not compact.
+
+    Each task has its own thread for all its steps. If the steps ran in the broker's pool, each step
+    would wake up another thread of the pool. Linux often starts a thread that wakes up on the
+    processor of the event loop, which then waits for up to a scheduler tick (4 ms)."""
 
     def __init__(
         self,
@@ -54,7 +65,7 @@ class LogCleaner:
         logs: LogManager,
         high_watermark: Callable[[TopicPartition], int],
         busy: Callable[[], Container[TopicPartition]],
-        blocking: Blocking,
+        new_thread: Callable[[], CleanerThread],
         clock: Clock,
         config: Callable[[], BrokerConfig],
         counters: CleanerCounters,
@@ -63,11 +74,12 @@ class LogCleaner:
         self._logs = logs
         self._high_watermark = high_watermark
         self._busy = busy
-        self._blocking = blocking
+        self._new_thread = new_thread
         self._clock = clock
         self._config = config
         self._counters = counters
         self._tasks = TaskOwner()
+        self._threads: list[CleanerThread] = []
         self._workers = 0
         self._under_way: set[TopicPartition] = set()
         self._changes = logs.changes.reader(logs.all())
@@ -80,6 +92,8 @@ class LogCleaner:
     async def stop(self) -> None:
         """Stop compaction, and wait for a step that runs in a thread. Idempotent."""
         await self._tasks.close()
+        for thread in self._threads:
+            thread.close()
 
     def _add_workers(self) -> None:
         while self._workers < max(self._config().log_cleaner_threads, 1):
@@ -87,6 +101,8 @@ class LogCleaner:
             self._tasks.start(self._work(self._workers), f"log-cleaner-{self._workers}")
 
     async def _work(self, number: int) -> None:
+        thread = self._new_thread()
+        self._threads.append(thread)
         while True:
             config = self._config()
             self._add_workers()
@@ -100,7 +116,7 @@ class LogCleaner:
             size = sum(each.size for each in chosen.segments)
             self._counters.running_bytes += size
             try:
-                await self._clean(chosen)
+                await self._clean(chosen, thread)
             finally:
                 self._counters.running_bytes -= size
                 chosen.log.segments.are_pinned = False
@@ -141,7 +157,7 @@ class LogCleaner:
         counters.due_bytes = due_bytes - (0 if best is None else best.dirty_bytes)
         return best
 
-    async def _clean(self, chosen: Plan) -> None:
+    async def _clean(self, chosen: Plan, thread: CleanerThread) -> None:
         config = self._config()
         memory_bytes = config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1)
         load_factor = config.log_cleaner_io_buffer_load_factor
@@ -152,7 +168,7 @@ class LogCleaner:
         try:
             done = None
             while done is None:
-                read_bytes, done = await self._in_thread(self._advance, steps)
+                read_bytes, done = await _run(thread, self._advance, steps)
                 self._counters.read_bytes += read_bytes
                 if done is None:
                     await self._throttle(read_bytes)
@@ -164,9 +180,9 @@ class LogCleaner:
                 self._rest(key, error)
             return
         finally:
-            await self._in_thread(steps.close)
+            await _run(thread, steps.close)
         write = self._logs.checkpoints.write_cleaned_to
-        if not await self._in_thread(write, chosen.log, chosen.generation, done.cleaned_to):
+        if not await _run(thread, write, chosen.log, chosen.generation, done.cleaned_to):
             # Without this pause the cleaner would clean the same part again and again.
             self._rest(
                 key,
@@ -214,16 +230,6 @@ class LogCleaner:
             error,
         )
 
-    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call `function` in a thread, and return its result. A cancelled caller still waits for
-        the end."""
-        future = asyncio.ensure_future(self._blocking.run(function, *arguments))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.wait([future])
-            raise
-
     def _advance(self, steps: Iterator[int | Result]) -> tuple[int, Result | None]:
         """Run steps of the pass for `_STEP_BYTES` or `_STEP_S`, or to the end of the pass. Return
         the number of bytes read, and the result of the pass, or None before its end."""
@@ -235,3 +241,14 @@ class LogCleaner:
             if total >= _STEP_BYTES or self._clock.monotonic() >= until_s:
                 break
         return total, None
+
+
+async def _run(thread: Blocking, function: Callable[..., T], *arguments: object) -> T:
+    """Call `function` in the thread, and return its result. A cancelled caller still waits for the
+    end."""
+    future = asyncio.ensure_future(thread.run(function, *arguments))
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise

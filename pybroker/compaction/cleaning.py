@@ -7,6 +7,7 @@ original segments. Offsets never change.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -94,6 +95,7 @@ class _Pass:
         self._now_ms = now_ms
         self._horizon = now_ms + plan.log.config.delete_retention_ms
         self.keys = keys
+        self._buffer = _new_buffer()
 
     def transactions(self, from_offset: int) -> SeenTransactions:
         """Return the state of the transactions for reading batches from `from_offset` on."""
@@ -149,7 +151,8 @@ class _Pass:
         replaces the group. Yield the size in bytes of each block of batches. Return the size of the
         new segment in bytes."""
         log, base = self._plan.log, group[0].base_offset
-        writer = _Writer(Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX))
+        segment = Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX)
+        writer = _Writer(segment, self._buffer)
         try:
             writer.clear(self._disk)
             for segment in group:
@@ -210,13 +213,20 @@ class _Pass:
         return header.has_delete_horizon and header.base_timestamp <= self._now_ms
 
 
+def _new_buffer() -> memoryview:
+    """Return the memory for the data of a `_Writer`. The operating system provides the memory when
+    it is first used, which is in code without the GIL. A bytearray would fill it with zeros under
+    the GIL, which takes some milliseconds."""
+    return memoryview(mmap.mmap(-1, _WRITE_BYTES + SCRUB_BYTES))
+
+
 class _Writer:
     """Writes the batches of a new segment, about a megabyte at a time. The first `length` bytes of
     `data` are the batches that are not written yet."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, data: memoryview) -> None:
         self.segment = segment
-        self.data = bytearray(_WRITE_BYTES + SCRUB_BYTES)
+        self.data = data
         self.length = 0
         self._batches: list[Appended] = []
 
@@ -242,18 +252,19 @@ class _Writer:
 
     def add(self, batch: Batch, index_interval_bytes: int) -> None:
         header = batch.header
-        end = self.length + header.size
-        if end > len(self.data):
+        size, facts = header.size, (header.last_offset, header.max_timestamp)
+        if self.length + size > len(self.data):
             self._flush(index_interval_bytes)
-            end = header.size
-        self.data[end - header.size : end] = batch.data
-        facts = (end - header.size, header.size, header.last_offset, header.max_timestamp)
-        self.extend(end, [facts], index_interval_bytes)
+        if size > len(self.data):
+            self.segment.append(batch.data, [Appended(0, size, *facts)], index_interval_bytes)
+            return
+        begin, end = self.length, self.length + size
+        self.data[begin:end] = batch.data
+        self.extend(end, [(begin, size, *facts)], index_interval_bytes)
 
     def _flush(self, index_interval_bytes: int = 0) -> None:
         if self._batches:
-            data = memoryview(self.data)[: self.length]
-            self.segment.append(data, self._batches, index_interval_bytes)
+            self.segment.append(self.data[: self.length], self._batches, index_interval_bytes)
             self.length, self._batches = 0, []
 
     def finish(self, disk: Disk, seen: SeenTransactions, next_offset: int) -> int:

@@ -54,7 +54,7 @@ class OffsetMap:
         return position
 
     def select_batches(
-        self, data: Buffer, position: int, now_ms: int, output: bytearray, length: int
+        self, data: Buffer, position: int, now_ms: int, output: bytearray | memoryview, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
         """Copy consecutive batches without the removed records, as `key_table.SelectBatches`
         defines. The caller passes the batch at the returned position, if any, to `select`."""

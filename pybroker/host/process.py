@@ -5,6 +5,7 @@ id, the limit of open files, and the readiness message (sd_notify).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -58,6 +59,31 @@ class ThreadedBlocking:
         """Wait for the work that is running. Work that has not begun is discarded."""
         for executor in (*self._earlier, self._executor):
             executor.shutdown(wait=True, cancel_futures=True)
+
+
+class BackgroundThread:
+    """One thread for work that takes long and that no client waits for. On Linux it has the
+    scheduling policy SCHED_BATCH: when it wakes up, it does not preempt a running thread, such as
+    that of the event loop. Its share of the processors is that of other threads, because the event
+    loop may wait for the GIL that it holds."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(
+            1, thread_name_prefix="pybroker-background", initializer=_become_batch
+        )
+
+    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+    def close(self) -> None:
+        """Wait for the work that is running, and end the thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _become_batch() -> None:
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # some containers forbid the call
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _executor(threads: int) -> ThreadPoolExecutor:

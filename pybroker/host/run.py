@@ -35,6 +35,7 @@ from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import StartupError
 from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.host.process import (
+    BackgroundThread,
     SystemProc,
     ThreadedBlocking,
     raise_open_files_limit,
@@ -109,6 +110,7 @@ async def _start(
         metrics=metrics,
         sockets=sockets,
         threads=ThreadedBlocking,
+        new_cleaner_thread=BackgroundThread,
         connect=sessions.connect,
         connect_offsets=sessions.connect_offsets,
         check=partial(_check_embedded, config),

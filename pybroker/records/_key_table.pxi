@@ -212,8 +212,10 @@ cdef class KeyTable:
             raise MemoryError
 
     def __dealloc__(self):
-        free(self._entries)
-        free(self._scratch)
+        # Returning tens of megabytes to the operating system takes some milliseconds.
+        with nogil:
+            free(self._entries)
+            free(self._scratch)
 
     def __len__(self):
         return self._filled

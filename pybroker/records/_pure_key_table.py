@@ -165,7 +165,12 @@ def put_batches(table: KeyTable, data: Buffer, position: int, first_offset: int)
 
 
 def select_batches(
-    table: KeyTable, data: Buffer, position: int, now_ms: int, output: bytearray, length: int
+    table: KeyTable,
+    data: Buffer,
+    position: int,
+    now_ms: int,
+    output: bytearray | memoryview,
+    length: int,
 ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
     """Implements `key_table.SelectBatches`."""
     return position, length, []

@@ -31,7 +31,7 @@ def select_batches(
     data: Buffer,
     position: int,
     now_ms: int,
-    output: bytearray,
+    output: bytearray | memoryview,
     length: int,
 ) -> tuple[int, int, list[tuple[int, int, int, int]]]: ...
 def block_checksum(data: Buffer, by_table: bool) -> int: ...

@@ -97,7 +97,7 @@ class SelectBatches(Protocol):
         data: Buffer,
         position: int,
         now_ms: int,
-        output: bytearray,
+        output: bytearray | memoryview,
         length: int,
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
         """Copy consecutive batches, with only their retained records, from `position` in `data` to

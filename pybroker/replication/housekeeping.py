@@ -11,7 +11,7 @@ from typing import Final
 
 from pybroker.aligned_timers import aligned_due
 from pybroker.background import TaskOwner
-from pybroker.compaction.cleaner import LogCleaner
+from pybroker.compaction.cleaner import CleanerThread, LogCleaner
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
 from pybroker.metrics import CleanerCounters
@@ -40,6 +40,7 @@ class Housekeeping:
         logs: LogManager,
         replicas: ReplicaManager,
         blocking: Blocking,
+        new_cleaner_thread: Callable[[], CleanerThread],
         clock: Clock,
         config: Callable[[], BrokerConfig],
         cleaner_counters: CleanerCounters | None = None,
@@ -57,7 +58,7 @@ class Housekeeping:
             logs=logs,
             high_watermark=self._high_watermark,
             busy=lambda: replicas.busy,
-            blocking=blocking,
+            new_thread=new_cleaner_thread,
             clock=clock,
             config=config,
             counters=cleaner_counters or CleanerCounters(),

@@ -15,12 +15,12 @@ import pytest
 from pybroker.clock import SystemClock
 from pybroker.compaction import choice, cleaner, offset_map
 from pybroker.compaction.choice import Plan
-from pybroker.compaction.cleaner import LogCleaner
+from pybroker.compaction.cleaner import CleanerThread, LogCleaner
 from pybroker.compaction.offset_map import ENTRY_BYTES
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.metrics import CleanerCounters
 from pybroker.model import TopicPartition
-from pybroker.ports import Blocking, Clock
+from pybroker.ports import Clock
 from pybroker.records import _pure_key_table
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
@@ -67,14 +67,14 @@ async def cleaning(
     logs: LogManager,
     config: BrokerConfig = CONFIG,
     *,
-    blocking: Blocking | None = None,
+    new_thread: Callable[[], CleanerThread] = ImmediateBlocking,
     clock: Clock | None = None,
 ) -> AsyncIterator[LogCleaner]:
     made = LogCleaner(
         logs=logs,
         high_watermark=lambda partition: logs.all()[partition].log_end_offset,
         busy=lambda: frozenset({B}),
-        blocking=blocking or ImmediateBlocking(),
+        new_thread=new_thread,
         clock=clock or SystemClock(),
         config=lambda: config,
         counters=CleanerCounters(),
@@ -111,12 +111,37 @@ async def test_due_log_is_cleaned_and_its_checkpoint_written(logs: LogManager) -
     assert counters.removed_bytes == before - log.size_bytes
 
 
+class CountedThread(ImmediateBlocking):
+    """A thread that adds itself to `opened`, and removes itself when it is closed."""
+
+    def __init__(self, opened: list[CountedThread]) -> None:
+        super().__init__()
+        self._opened = opened
+        opened.append(self)
+
+    def close(self) -> None:
+        self._opened.remove(self)
+
+
+async def test_each_task_has_one_thread_for_all_steps(logs: LogManager) -> None:
+    filled(logs, A, 30)
+    opened: list[CountedThread] = []
+    config = replace(CONFIG, log_cleaner_threads=2)
+    async with cleaning(logs, config, new_thread=lambda: CountedThread(opened)):
+        await until(lambda: logs.checkpoints.cleaned_to(A) == 30)
+        assert len(opened) == 2
+        busy = [each for each in opened if each.done]
+        assert len(busy) == 1, "all steps of a pass run in the thread of its task"
+        assert {"_advance", "close", "write_cleaned_to"} == set(busy[0].done)
+    assert not opened
+
+
 async def test_counters_show_backlog_and_progress(logs: LogManager) -> None:
     """The first pass stops at its first step. Meanwhile one log is cleaned, and one waits."""
     other = TopicPartition("other", 0)
     sizes = [filled(logs, key, 30).size_bytes for key in (A, other)]
     paused = PausedBlocking()
-    async with cleaning(logs, blocking=paused) as running:
+    async with cleaning(logs, new_thread=lambda: paused) as running:
         counters = running._counters
         await paused.reached.wait()
         assert (counters.due_logs, counters.read_bytes) == (1, 0)
@@ -198,7 +223,7 @@ async def test_step_in_a_thread_ends_after_5_ms(
     monkeypatch.setattr(offset_map, "select_batches", _pure_key_table.select_batches)
     filled(logs, A, 30)
     blocking = ImmediateBlocking()
-    async with cleaning(logs, blocking=blocking, clock=SteppingClock()):
+    async with cleaning(logs, new_thread=lambda: blocking, clock=SteppingClock()):
         await until(lambda: logs.checkpoints.cleaned_to(A) == 30)
     assert blocking.done.count("_advance") >= 2 * 29 / 2
 

@@ -113,6 +113,9 @@ class ImmediateBlocking:
             result.set_exception(error)
         return result
 
+    def close(self) -> None:
+        """Do nothing: there is no thread."""
+
     async def run_behind(self, gate: Gate, function: Callable[..., T], *args: object) -> T:
         gate.reached.set()
         await gate.open.wait()
@@ -196,6 +199,7 @@ class Bench:
                 self.blocking,
                 self.disk,
                 self._connect_offsets,
+                ImmediateBlocking,
                 lambda: self.coord.earlier_session_ids,
             ),
             lost=self._lose,

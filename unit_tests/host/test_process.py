@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pybroker.host.process import READY_VARIABLE, ReadySocket, ThreadedBlocking, send_ready
+from pybroker.host.process import (
+    READY_VARIABLE,
+    BackgroundThread,
+    ReadySocket,
+    ThreadedBlocking,
+    send_ready,
+)
 
 
 @pytest.fixture
@@ -56,3 +63,15 @@ def test_a_readiness_socket_without_a_receiver_does_not_end_the_broker(
     monkeypatch.setenv(READY_VARIABLE, str(tmp_path / "gone"))
     send_ready()
     assert "readiness not sent" in caplog.text
+
+
+async def test_background_thread_is_one_thread_that_preempts_no_other() -> None:
+    thread = BackgroundThread()
+    try:
+        first, second = [await thread.run(threading.get_ident) for _ in range(2)]
+        assert first == second != threading.get_ident()
+        if hasattr(os, "SCHED_BATCH"):
+            assert await thread.run(os.sched_getscheduler, 0) == os.SCHED_BATCH
+            assert os.sched_getscheduler(0) != os.SCHED_BATCH
+    finally:
+        thread.close()

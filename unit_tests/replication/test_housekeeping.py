@@ -37,6 +37,7 @@ def keeping(replicas: Replicas, blocking: ImmediateBlocking) -> Housekeeping:
         logs=replicas.logs,
         replicas=replicas.manager,
         blocking=blocking,
+        new_cleaner_thread=ImmediateBlocking,
         clock=SystemClock(),
         config=lambda: OFTEN,
         flush_check_ms=1,

@@ -14,6 +14,7 @@ from pybroker.replication.housekeeping import Housekeeping
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 from pybroker.storage.retention_schedule import LOOK_MS_MAX
+from unit_tests.handlers.bench import ImmediateBlocking
 from unit_tests.replication.vocabulary import T0, T1, Replicas, facts
 
 MANY = [TopicPartition("many", number) for number in range(40)]
@@ -40,6 +41,7 @@ class Retention:
             logs=replicas.logs,
             replicas=replicas.manager,
             blocking=replicas.manager._blocking,
+            new_cleaner_thread=ImmediateBlocking,
             clock=replicas.clock,
             config=BrokerConfig,
         )

@@ -118,8 +118,8 @@ class SimBroker:
         listening = self._network.listen(machine, machine.name, PORT)
         stack.callback(listening.close)
 
-        def threads(number: int) -> LoopBlocking:
-            blocking = LoopBlocking(loop, environment.rng(f"threads of {loop.name}"), number)
+        def threads(number: int, name: str = "threads") -> LoopBlocking:
+            blocking = LoopBlocking(loop, environment.rng(f"{name} of {loop.name}"), number)
             blocking.delay_s = self.disk.delay_s
             return blocking
 
@@ -146,6 +146,7 @@ class SimBroker:
             metrics=Metrics(),
             sockets={LISTENER: listening},
             threads=threads,
+            new_cleaner_thread=lambda: threads(1, "log cleaner"),
             connect=connect,
             connect_offsets=connect_offsets,
             host_name=lambda: machine.name,
