@@ -336,9 +336,10 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Return this broker's incarnation, or -1 before the first LeaderAndIsr request of the
-        current registration. With -1 a follower sends no fetch, so the log of a deleted topic
-        cannot count as in sync in a recreated topic."""
+        """Return the incarnation that this broker states in its fetches as a follower. It is -1,
+        and the broker sends no fetch, until the first LeaderAndIsr request of the current
+        registration: without this request, the log of a deleted topic could count as in sync in a
+        recreated topic."""
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if knows_roles else -1

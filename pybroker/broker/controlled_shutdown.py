@@ -1,6 +1,5 @@
 """Controlled shutdown: before a broker stops, it asks the controller to elect other leaders for its
-partitions, so that clients need not wait for the end of its registration.
-"""
+partitions. Without it, clients would wait until the broker's registration has ended."""
 
 from __future__ import annotations
 
@@ -64,8 +63,9 @@ class ControlledShutdown:
             self._attempt.cancel()
 
     async def run(self) -> None:
-        """Ask the controller to elect other leaders, until no partition remains that another broker
-        can lead, or all attempts are used. Raise nothing."""
+        """Ask the controller to elect other leaders, again after a pause while partitions remain
+        that another broker can lead. Give up after controlled.shutdown.max.retries attempts. Raise
+        nothing."""
         others = self._metadata.brokers.keys() - {self._broker_id}
         if not self._config.controlled_shutdown_enable or not others:
             return
@@ -138,8 +138,8 @@ class ControlledShutdown:
         ]
 
     def _is_hopeless(self) -> bool:
-        """Whether ZooKeeper is not connected, or no partition that this broker leads has an online
-        replica on another live broker."""
+        """Whether a further request is useless: ZooKeeper is not connected, or no other live broker
+        has an online replica of a partition that this broker leads."""
         return not self._connected or not any(
             replica != self._broker_id
             and replica in self._metadata.brokers

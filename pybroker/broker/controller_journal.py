@@ -1,7 +1,7 @@
 """The controller's journal: its decisions as lines of JSON, in two files in the first log
-directory. A full file replaces the older one.
+directory. When the current file is full, it is renamed and replaces the older file.
 
-The controller never waits for the journal: if the disk refuses writes, entries are lost.
+The controller never waits for the journal. If the disk refuses a write, the entries are lost.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class ControllerJournal:
                 self._refused = False
 
     def _write(self, data: bytes) -> None:
-        """Append lines of JSON to the current file; if it would become too large, rename it first.
-        Blocks. Raise StorageError."""
+        """Append `data`, lines of JSON, to the current file. If the file would become too large,
+        rename it and begin a new file. Blocks. Raise StorageError."""
         disk, path = self._disk, self._path
         if disk.exists(path) and disk.size(path) + len(data) > FILE_BYTES_MAX:
             disk.rename(path, self._older)

@@ -1,7 +1,7 @@
 """The lag of the consumer groups that this broker coordinates, for its metrics.
 
-This broker has the committed offsets, and asks the partition leaders for the log ends. It makes a
-report only on request, and reuses the report for `FRESH_S` seconds.
+This broker has the committed offsets, and asks the partition leaders for the log ends. The lag is
+measured only on request, at most once in `FRESH_S` seconds.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class LagWatch:
         self._task = BackgroundTask("lag of groups")
 
     async def report(self) -> ProgressReport | None:
-        """Return a report at most `FRESH_S` old, or, if a new one takes longer than `PATIENCE_S`,
-        the last one. None means that there is no report yet."""
+        """Return a report that is at most `FRESH_S` seconds old. If a new measurement takes longer
+        than `PATIENCE_S` seconds, return the last report, or None if there is none yet."""
         age_s = self._age_s()
         if age_s is None or age_s > FRESH_S:
             self._task.start(self._look)

@@ -2,9 +2,11 @@
 leaders.
 
 When a broker's session expires, the controller elects other leaders and sends that broker nothing.
-Without leader discovery, the broker would tell clients forever that it is the leader. The answers
-of the other brokers update its metadata, and stop its appends where it was replaced as the leader;
-they never change its roles or its logs. Only an answer with a later leader epoch counts.
+Without leader discovery, the broker would tell clients forever that it is the leader.
+
+The answers of other brokers update the broker's metadata. If an answer names another leader with a
+later leader epoch, the broker stops appending to the partition. The answers never change the
+broker's roles or logs.
 """
 
 from __future__ import annotations
@@ -81,8 +83,8 @@ class LeaderDiscovery:
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
-        """Begin to ask other brokers, or stop at the level ALL, which means that the ZooKeeper
-        session is alive."""
+        """Stop asking other brokers if `lease` is ALL, that is, if the ZooKeeper session is alive.
+        Otherwise begin to ask them."""
         if lease is Authority.ALL:
             self._is_wanted.clear()
         else:
@@ -101,7 +103,7 @@ class LeaderDiscovery:
 
     async def _round(self) -> float:
         """Ask other brokers once about all topics, in several requests. Return the total time (s)
-        that the answered requests took."""
+        of the requests that were answered."""
         me, brokers = self._broker_id, self._metadata.brokers
         others = [brokers[each] for each in sorted(brokers) if each != me]
         if not others:

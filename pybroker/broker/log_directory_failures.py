@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
 
 
-async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
-    """Return whether this broker is in the ISR, or eligible as a leader, of at least one partition.
-    Raise CoordError."""
+async def is_in_any_isr(coord: Coord, broker_id: int) -> bool:
+    """Return whether this broker is in the ISR or the eligible replicas (KIP-966) of at least one
+    partition. Raise CoordError."""
     states, _ = await read_states(coord, await _assigned(coord, broker_id))
     return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
 
@@ -34,9 +34,9 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return this broker's replicas that lost records with the operator's acceptance, which must
-    not be elected. Each has its present log end offset and checkpointed high watermark, both 0
-    without a log. Raise CoordError."""
+    """Return the replicas of this broker that must not be elected, because the operator has
+    accepted that they lost records. Each has its log end offset and its checkpointed high
+    watermark, both 0 for a replica without a log. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -49,9 +49,9 @@ async def read_accepted_losses(
 
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """Return the partitions assigned to this broker whose logs a power loss has removed, each with
-    log end offset and high watermark 0. The result is empty while a log directory is failed or
-    missing. Raise CoordError."""
+    """Return the partitions assigned to this broker that have no log, if a power loss may have
+    removed logs. Each has log end offset and high watermark 0. The result is empty while a log
+    directory is failed or missing. Raise CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -102,16 +102,16 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """Notify the controller again, after a registration of this broker: the controller forgets
-        the earlier notifications of a broker that restarts."""
+        """Send the notifications again after this broker has registered: the controller forgets
+        those of the broker's earlier registration."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:
             self.replicas_changed()
 
     def replicas_changed(self) -> None:
-        """Notify the controller that replicas of this broker should no longer lead, or have left
-        the ISR. The notification does not name them."""
+        """Notify the controller that some replicas of this broker have left the ISR or should no
+        longer lead. The notification does not name the replicas."""
         self._queue(LogDirEvent.REPLICAS_CHANGED)
 
     def _queue(self, event: LogDirEvent) -> None:

@@ -62,7 +62,7 @@ async def _end_logs(logs: LogManager, blocking: Blocking) -> None:
 
 
 async def _end_directories(logs: LogManager, blocking: Blocking, replicas: ReplicaManager) -> None:
-    """Close the logs that are still open, then write each log directory's checkpoints and clean
-    mark."""
+    """Close the logs that are still open. Then write the checkpoints of each log directory, and the
+    mark of a clean shutdown."""
     shutdown = partial(logs.shutdown, broker_epoch=replicas.broker_epoch)
     await blocking.run(shutdown, replicas.high_watermarks())

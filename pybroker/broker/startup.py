@@ -19,7 +19,7 @@ from pybroker.admin.view import Phase, Rooms
 from pybroker.broker.app import BrokerApp
 from pybroker.broker.controller_journal import FILE_NAME, OLDER_FILE_NAME
 from pybroker.broker.environment import BrokerEnvironment
-from pybroker.broker.log_directory_failures import has_had_partitions
+from pybroker.broker.log_directory_failures import is_in_any_isr
 from pybroker.broker.topic_logs import topic_log_config, topic_log_configs
 from pybroker.compaction.cleaner import CleanerThread
 from pybroker.config.broker_config import BrokerConfig
@@ -80,7 +80,7 @@ class Threads(Blocking, Protocol):
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
     """The services with which a broker starts. `sockets` maps a listener name to its bound socket.
-    `threads` creates that number of threads for blocking work."""
+    `threads(n)` creates n threads for blocking work."""
 
     clock: Clock
     rng: Rng
@@ -109,9 +109,9 @@ class StartupInputs:
 async def serve_until(
     ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
 ) -> str | None:
-    """Start a broker, wait until `ended` has a result, then stop the broker. Return that result:
-    the reason of the end, or None if a signal requested it. A result during the start cancels the
-    start."""
+    """Start a broker, wait until `ended` has a result, stop the broker, and return the result: the
+    reason of the end, or None for a signal. If `ended` has a result before the broker has started,
+    the start is cancelled."""
     async with AsyncExitStack() as stack:
         starting = asyncio.ensure_future(start(stack))
         ended.add_done_callback(lambda _: starting.cancel())
@@ -243,22 +243,23 @@ class _Stored:
 async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
-    """Return the cluster id, the broker id, the options of the logs by topic, and whether the log
-    directories are new although the cluster expects records in them. May be repeated after an
-    error. Raise StartupError, CoordError or MalformedNode."""
+    """Return four values: the cluster id, the broker id, the options of the logs by topic, and
+    whether the records of this broker are missing. They are missing if its log directories are new
+    although it is in the ISR of a partition. May be repeated after an error. Raise StartupError,
+    CoordError or MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:
         await wait_until_free(coord, broker_id, config.zookeeper_session_timeout_ms)
     configs = await topic_log_configs(coord, config)
-    expects_data = stored.is_fresh and await has_had_partitions(coord, broker_id)
+    expects_data = stored.is_fresh and await is_in_any_isr(coord, broker_id)
     return cluster, broker_id, configs, expects_data
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
-    """Return the cluster id in ZooKeeper, creating one if ZooKeeper and new log directories have
-    none. Raise StartupError if `stored`, the id in the log directories (None: new), differs from
-    it."""
+    """Return the cluster id in ZooKeeper. If ZooKeeper has none and the log directories are new,
+    create it. `stored` is the id in the log directories, None if they are new. Raise StartupError
+    if `stored` is not the id in ZooKeeper."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])

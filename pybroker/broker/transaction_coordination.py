@@ -116,8 +116,8 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
-        of the version of a fence."""
+        """Read the partition count of `__transaction_state`, unless it is known. Return 0, as a
+        shard of this topic has no fence whose version could be returned."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

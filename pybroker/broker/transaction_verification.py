@@ -17,8 +17,8 @@ from pybroker.replication.verification import TransactionVerification
 
 
 class Verifying:
-    """Verifies transactions until `stop`. If this broker is the coordinator itself, `transactions`
-    answers. `current` returns the broker's options in force."""
+    """Verifies transactions until `stop`. `transactions` has the coordinators on this broker, which
+    are asked directly. `current` returns the broker's options in force."""
 
     def __init__(
         self,

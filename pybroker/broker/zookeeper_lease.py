@@ -41,10 +41,10 @@ class ZooKeeperLease:
         fences: bool,
         changed: Callable[[Authority], None],
     ) -> None:
-        """`silence` returns for how long (s, boottime) ZooKeeper has not answered, `session_s` the
-        session timeout (s), `knows_roles` whether the controller has sent the broker's roles since
-        its last registration. With `fences`, a broker that is cut off answers nothing
-        (pybroker.zookeeper.loss)."""
+        """`silence` returns for how long (s, boottime) ZooKeeper has not answered. `session_s`
+        returns the session timeout (s). `knows_roles` returns whether the controller has sent the
+        broker's roles since the broker's last registration. With `fences`
+        (pybroker.zookeeper.loss), a broker that is cut off from ZooKeeper answers nothing."""
         self._clock = clock
         self._silence = silence
         self._session_s = session_s
@@ -80,12 +80,13 @@ class ZooKeeperLease:
             self.look()
 
     def check(self) -> None:
-        """Determine the level again, if the lease may have expired since the last time."""
+        """Determine the level again if the lease was valid at the last call of `look` and may have
+        expired since."""
         if self._clock.boottime() > self._valid_until:
             self.look()
 
     def look(self) -> None:
-        """Determine the level now, and call `changed` if it differs from the last one."""
+        """Determine the level now, and call `changed` if the level has changed."""
         now, session_s = self._clock.boottime(), self._session_s()
         if now - self._beat_at > session_s:
             log.warning(

@@ -1,8 +1,8 @@
 """The assignment of a group's partitions, which every member computes by itself from the same
 nodes.
 
-The strategies are exactly those of the Scala consumer; `roundrobin` is that of the releases 0.8.2
-to 0.10.1, as later releases hash another text.
+The strategies are exactly those of the Scala consumer. `roundrobin` is compatible with the releases
+0.8.2 to 0.10.1: later releases write the partition names that are hashed in another form.
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The stored offsets of one partition, each None if there is none: `stored` in the store to
-    which this member commits, and `start`, where a new owner starts. `start` is larger if the group
-    migrates from ZooKeeper and the offset there is larger."""
+    """The stored offsets of one partition, None if there is none. A new owner starts at `start`.
+    `stored` is the offset in the store to which this member commits. The two differ only if the
+    group migrates from ZooKeeper to Kafka, and its offset in ZooKeeper is the larger one: `start`
+    is then that offset."""
 
     start: int | None
     stored: int | None
@@ -70,9 +71,9 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store the changed offset of each partition: its consumed offset, or that in `exact`.
-        Return the partitions that this member no longer owns. Raises CoordError if ZooKeeper did
-        not confirm every write."""
+        """Store one offset for each partition, if it has changed: the offset in `exact`, or without
+        `exact` the consumed offset. Return the partitions that this member no longer owns. Raises
+        CoordError if ZooKeeper did not confirm every write."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),

@@ -116,8 +116,8 @@ class ClassicConsumer:
         )
 
     async def close(self) -> None:
-        """Leave the group, with auto.commit.enable after a commit of the consumed records. The
-        records that a stream returned last do not count as consumed. Idempotent."""
+        """Leave the group. With auto.commit.enable, first commit the offsets of the consumed
+        records. The records that a stream returned last do not count as consumed. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -180,9 +180,9 @@ class ClassicConsumer:
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[Stream]:
         """Join the group for all present and future topics whose whole name matches `white_list`,
-        or does not match `black_list`: regular expressions, in which a comma means `|`. Return the
-        streams, each of which reads a part of the partitions of all topics. Raises the errors of
-        `subscribe`."""
+        or does not match `black_list`. Both are regular expressions, in which a comma means `|`.
+        Return the streams. Each stream reads some of the partitions of all these topics. Raises the
+        errors of `subscribe`."""
         if white_list is not None and black_list is None:
             subscription = by_pattern(WHITE_LIST, white_list, streams)
         elif black_list is not None and white_list is None:
@@ -236,9 +236,9 @@ class ClassicConsumer:
             raise NotOwned([*missing, *(owned.topic_partition for owned in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset at which a new owner of the partition would start, or None.
-        Before `subscribe` this reads only the offset in ZooKeeper. Raises CoordError,
-        MalformedNode, and with offsets.storage=kafka ClientError."""
+        """Return the committed offset at which a new owner of the partition would start, or None if
+        no offset is committed. Before `subscribe` this reads only the offset in ZooKeeper. Raises
+        CoordError, MalformedNode, and with offsets.storage=kafka ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(self._coord(), self.options.group_id, era=lambda: 0)
         return (await store.read([key]))[key].start

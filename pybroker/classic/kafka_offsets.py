@@ -35,7 +35,8 @@ class KafkaOffsets:
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
         """Return the stored offset of each of these partitions. With dual.commit.enabled a member
-        starts at the larger one of this offset and the one in ZooKeeper."""
+        starts at the larger of two offsets: the one that the coordinator stores, and the one in
+        ZooKeeper."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

@@ -28,8 +28,8 @@ _ATTEMPTS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic: its partition numbers, ascending, and the czxid of its node, which a recreated topic
-    changes."""
+    """A topic: its partition numbers, ascending, and the czxid of its node. A recreated topic has
+    another czxid."""
 
     partitions: tuple[int, ...]
     czxid: int
@@ -82,8 +82,8 @@ class GroupNodes:
 
     async def look(self, consumer_id: str, watch: Watch, *, all_topics: bool) -> GroupView:
         """Return the group's members and topics, and set `watch` for changes of their nodes. The
-        topics are those of this member's subscription, or with `all_topics` of any member's. Raises
-        GroupIsCoordinated."""
+        topics are those of this member's subscription, or, with `all_topics`, those of all members'
+        subscriptions. Raises GroupIsCoordinated."""
         members = await self._members(watch)
         names: list[str] = []
         if any(member.is_pattern for member in members.values()):
@@ -123,8 +123,8 @@ class GroupNodes:
     # ---- owners
 
     async def create_owners(self, wanted: Mapping[TopicPartition, ThreadId]) -> str | None:
-        """Create the owner nodes of these partitions, all or none. Return None, or the path of a
-        node that another member owns."""
+        """Create the owner nodes of these partitions and return None. If one of these nodes exists
+        already, create none and return the path of that node."""
         for topic in sorted({key.topic for key in wanted}):
             await ensure(self._coord, paths.group_owners(self._group_id, topic))
         done: list[TopicPartition] = []

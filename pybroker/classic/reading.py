@@ -30,9 +30,9 @@ _WAIT_MS = 60_000
 class Reader:
     """Reads the owned partitions. Owns a `Consumer` and a task, from `start` to `close`.
 
-    `deliver` is called with each owned partition that has new records, `on_start_found` when the
-    start position of a partition without a valid offset is found, `on_failure` with an error that
-    ends all reading.
+    `deliver` is called with each owned partition that has new records. `on_start_found` is called
+    when a partition without a valid offset has got a start position from auto.offset.reset.
+    `on_failure` is called with an error that ends all reading.
     """
 
     def __init__(
@@ -177,8 +177,8 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Fetch the partition from the position that auto.offset.reset names. Also look up the
-        offset of that position, as the next owner has to start there, too."""
+        """Fetch the partition from its first or its next record, as auto.offset.reset says. Also
+        look up the offset of this position: the next owner has to start there, too."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

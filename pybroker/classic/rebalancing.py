@@ -40,8 +40,8 @@ class RebalanceListener(Protocol):
     rebalance."""
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
-        """Called before these partitions are released, when streams return no more of their
-        records. The callback may commit their offsets."""
+        """Called before these partitions are released. From then on, the streams return no more
+        records of these partitions. The callback may commit their offsets."""
 
     async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
         """Called when the member owns these partitions, before streams return their records."""
@@ -226,7 +226,7 @@ class Rebalancer:
         if not self._reader.is_started:
             await self._reader.start(await self._nodes.broker_addresses())
         wanted = own_part(strategy, view, self._consumer_id)
-        foreign = [owned for owned in self.held.values() if _is_foreign(owned, view, wanted)]
+        foreign = [owned for owned in self.held.values() if _must_release(owned, view, wanted)]
         await self._stop_reading(foreign, patience_ms=self._options.rebalance_backoff_ms)
         await self._release()
         missing = {key: thread for key, thread in wanted.items() if key not in self.held}
@@ -353,9 +353,10 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
     return {key: thread for key, thread in assignment.items() if thread.consumer == consumer_id}
 
 
-def _is_foreign(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
-    """Whether `wanted` does not assign the partition to the same stream, or the topic was deleted
-    or recreated. The offset of a deleted or recreated topic is then not stored."""
+def _must_release(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
+    """Whether the member has to release the partition: `wanted` does not assign it to the same
+    stream, or its topic was deleted or recreated. If the topic was deleted or recreated, set
+    `owned.released`, so that no offset is stored."""
     key = owned.topic_partition
     topic = view.topics.get(key.topic)
     if topic is None or topic.czxid != owned.topic_czxid:

@@ -54,7 +54,7 @@ class SessionValidity:
         await self._tasks.close()
 
     def is_certain(self) -> bool:
-        """Whether certainly no other member owns this member's partitions."""
+        """Whether it is certain that no other member owns this member's partitions."""
         return self._coord.session_id != 0 and self._coord.silence() < self._silence_max_s
 
     def find_out(self) -> None:

@@ -19,7 +19,7 @@ _WAIT_MS: Final = 60_000
 
 
 class Certainty(Protocol):
-    """Whether certainly no other member owns this member's partitions."""
+    """Whether it is certain that no other member owns this member's partitions."""
 
     def is_certain(self) -> bool: ...
 

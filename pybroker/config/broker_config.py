@@ -104,8 +104,9 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def protected_listener(self) -> str | None:
-        """The inter-broker listener if clients use other listeners, else None. It accepts
-        connections above max.connections."""
+        """The name of the listener that accepts connections above max.connections: the
+        inter-broker listener. None if the broker has no other listener, because clients then use
+        this one, too."""
         return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property
@@ -184,8 +185,8 @@ BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
     """Return the options (name -> text) for a broker that is started without a configuration file,
-    on a developer's machine. With several brokers, topics survive the loss of one. With two, writes
-    are acknowledged while only one runs."""
+    on a developer's machine. In a cluster of several brokers, topics survive the loss of one
+    broker. In a cluster of two, writes are acknowledged even while only one broker runs."""
     replicas = str(min(3, brokers))
     several = {"default.replication.factor": replicas}
     if brokers > 2:

@@ -85,11 +85,13 @@ class Option:
     """The declaration of one option: one row of a table of options.
 
     `choices` are the allowed words of the value, or of each item of a list. `excluded` are numbers
-    within the bounds that are rejected. `pattern` is a regular expression for the text, or each
-    item of a list, and `shape` describes that form in words. `inherits` (topics only) are the
-    broker's options that give the default, in order of precedence; `inherited` is the broker's
-    attribute with the result, if there are several. An option that is not `effective` has no effect
-    in this broker; `instead` (topics only) says what the broker does.
+    that are rejected although they are within the bounds. `pattern` is a regular expression for the
+    text, or for each item of a list, and `shape` describes that form in words.
+
+    `inherits` (topics only) are the broker's options that give the default, in order of precedence.
+    If there are several, `inherited` names the broker's attribute with their combined value. An
+    option that is not `effective` has no effect in this broker; `instead` (topics only) says what
+    the broker does.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The names of Kafka's broker options that have no row in `broker_options.py`: those of Kafka 3.9
 and some of earlier versions.
 
-If one of these options is set, the broker starts and logs a warning. With a name that resembles an
-option but is none, the start fails.
+If one of these options is set, the broker starts and logs a warning. An unknown name that resembles
+the name of an option is taken for a misspelling, and the start fails.
 """
 
 from __future__ import annotations

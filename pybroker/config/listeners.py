@@ -20,8 +20,8 @@ _WILDCARDS: Final = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The address of a listener, to bind or to advertise. An empty host means all interfaces in an
-    address to bind, this machine's name in an advertised one. Port 0 means any free port."""
+    """The address of a listener, to bind or to advertise. An empty host means all interfaces if the
+    address is bound, and this machine's name if it is advertised. Port 0 means any free port."""
 
     name: str
     host: str
@@ -123,7 +123,7 @@ def parse_listeners(
             problems.append(listener)
         elif any(listener.name == other.name for other in found):
             problems.append(f"the listener name {listener.name} is used twice")
-        elif distinct_ports and any(_share_a_port(listener, other) for other in found):
+        elif distinct_ports and any(_conflict(listener, other) for other in found):
             problems.append(f"the port {listener.port} is used twice")
         else:
             found.append(listener)
@@ -215,9 +215,9 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
     return Listener(name, host, port, protocol)
 
 
-def _share_a_port(one: Listener, other: Listener) -> bool:
-    """Whether two listeners cannot both be bound. They may share port 0 (any free port), and a port
-    with an IPv4 and an IPv6 address (KIP-797)."""
+def _conflict(one: Listener, other: Listener) -> bool:
+    """Whether two listeners cannot both be bound, because they have the same port. This is allowed
+    for port 0 (any free port), and for one IPv4 and one IPv6 address (KIP-797)."""
     if one.port != other.port or one.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (one, other)}

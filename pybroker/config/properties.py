@@ -25,8 +25,8 @@ class PropertyText(str):
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Return the properties in a file's text (name -> value); the last line of a name counts.
-    Raise ConfigError for a `\u` without four hexadecimal digits."""
+    r"""Return the properties in a file's text (name -> value). If a name occurs more than once, its
+    last value counts. Raise ConfigError for a `\u` without four hexadecimal digits."""
     properties: dict[str, str] = {}
     faults = []
     for line in _logical_lines(text):
@@ -58,9 +58,9 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
-    """Return the properties (name -> value) in command line arguments such as `name=value`; the
-    last one of a name counts. Raise ConfigError for an argument without a name or an equals sign.
-    """
+    """Return the properties (name -> value) in command line arguments such as `name=value`. If a
+    name occurs more than once, its last value counts. Raise ConfigError for an argument without a
+    name or an equals sign."""
     properties: dict[str, str] = {}
     faults = []
     for assignment in assignments:

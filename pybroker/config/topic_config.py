@@ -138,7 +138,8 @@ TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
 
 
 def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> list[str]:
-    """Return a sentence for each fault of the options in `overrides`, in which None is a fault."""
+    """Return a sentence for each fault of the options in `overrides`. A value None is a fault,
+    too."""
     missing = [
         f"{name}: the value is missing (null)" for name, text in overrides.items() if text is None
     ]

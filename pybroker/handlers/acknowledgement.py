@@ -42,15 +42,17 @@ class Waiting(NamedTuple, Generic[R]):
 def when_acknowledged(
     services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R], response: T
 ) -> T | Deferred[T]:
-    """Return `response`, or a Deferred of it, when each batch in `waiting` is acknowledged, as its
-    `acks` requires, or has failed. After `timeout_ms` the remaining batches fail with
+    """Return `response` if each batch in `waiting` has been acknowledged or has failed. Otherwise
+    return a Deferred, which gets `response` as its result as soon as this is so. The `acks` of a
+    batch say when it is acknowledged. After `timeout_ms` the remaining batches fail with
     REQUEST_TIMED_OUT."""
     acknowledgement = _Acknowledgement(services, waiting, timeout_ms, fail, response)
     return response if acknowledgement.is_reached() else acknowledgement.response
 
 
 class _Acknowledgement(Generic[R, T]):
-    """Batches that wait to be acknowledged. They need no task."""
+    """The batches of one request that wait to be acknowledged, and the Deferred of the response.
+    The wait needs no task."""
 
     __slots__ = ("_deadline", "_fail", "_pending", "_result", "_services", "_wait", "response")
 
@@ -129,8 +131,8 @@ def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:
         ):
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"this broker has lost the leadership of {key} since it appended the batch, "
-                "even if it has been elected again",
+                f"this broker lost the leadership of {key} after it had appended the batch; it may"
+                " have been elected again since",
             )
         if item.acks == 1:
             return partition.log.durable_end >= item.end_offset

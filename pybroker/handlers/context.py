@@ -67,8 +67,8 @@ class ZooKeeperLease(Protocol):
         ZooKeeper session."""
 
     def check(self) -> None:
-        """If the lease may have expired since the last check, determine again which requests the
-        broker may answer."""
+        """Determine again which requests the broker may answer, if the lease may have expired since
+        the last call of `check`."""
 
 
 class TopicAdmin(Protocol):

@@ -2,8 +2,8 @@
 
 The response has one result for each partition, in the order of the request. A result without an
 error means that all live replicas have the new log start offset, and that this broker has stored it
-in its checkpoint. Only on a full disk is the checkpoint written later; if the broker is killed
-before, deleted records of the first remaining segment reappear.
+in its checkpoint. Only if the disk is full is the checkpoint written later. If the broker is killed
+before this write, the deleted records of the first remaining segment reappear.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ def _cut(
 
 
 def _delete_records(partition: Partition, before: int) -> int:
-    """Raise the leader's log start offset to `before`, or to the high watermark if `before` is -1,
-    and return it. It survives a restart only once the checkpoints are written.
+    """Raise the leader's log start offset to `before`, or to the high watermark if `before` is -1.
+    Return this offset. The new log start offset survives a restart only once the checkpoints are
+    written.
 
     Raise BrokerError POLICY_VIOLATION if the topic's cleanup.policy does not contain delete,
     OFFSET_OUT_OF_RANGE for an offset that is not between 0 and the high watermark,
@@ -103,9 +104,9 @@ def _delete_records(partition: Partition, before: int) -> int:
 
 
 def _free(services: Services, cut: _Cut) -> None:
-    """Delete the segments below the new log start offset, unless another broker leads by now. The
-    checkpoint with this offset must be written before; otherwise deleted records reappear after a
-    kill."""
+    """Delete the segments below the new log start offset. Do nothing if this broker no longer leads
+    the partition. The checkpoint with the new log start offset must be written before this call.
+    Otherwise deleted records would reappear if the broker were killed."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return

@@ -120,7 +120,7 @@ def _read(
             for topic in response.responses:
                 _count(services.metrics, topic, message)
         else:
-            for _ in _settle(services, message, reading, session, response):
+            for _ in _note_sent(services, message, reading, session, response):
                 pass  # few enough partitions, as one pass has read them all
         return response
     waiting = _WaitingFetch(services, request, message, session)
@@ -151,8 +151,9 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Wait for records, if `reading` has ended and the purgatory still counts `seen` changes,
-        its count when `reading` began. Otherwise read on at once, in a task."""
+        """Wait for records if all of these hold: `reading` has read all its partitions, the
+        purgatory still counts `seen` changes, as when `reading` began, and the time limit has not
+        passed. Otherwise continue at once, in a task."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -201,7 +202,7 @@ class _WaitingFetch:
                 self.go_on(reading, seen)
                 return
             response = FetchResponse(responses=reading.responses)
-            for _ in _settle(self._services, self._message, reading, self._session, response):
+            for _ in _note_sent(self._services, self._message, reading, self._session, response):
                 pass  # few enough partitions, as one pass has read them all
         except Exception as error:
             self.response.set_exception(error)
@@ -238,14 +239,15 @@ async def _read_until_enough(
     seen: int,
     deadline: float,
 ) -> FetchResponse:
-    """Read until there are enough records or the time is `deadline` (monotonic s). `seen` is the
-    number of changes that the purgatory had counted when `reading` began."""
+    """Read the partitions, and again after each change, until there are enough records or the time
+    is `deadline` (monotonic s). Return the response. `seen` is the number of changes that the
+    purgatory had counted when `reading` began."""
     fetches, clock = _purgatory(services, message), services.clock
     while True:
         await complete(services, reading)
         if _is_enough(message, reading) or clock.monotonic() >= deadline:
             response = FetchResponse(responses=reading.responses)
-            for _ in _settle(services, message, reading, session, response):
+            for _ in _note_sent(services, message, reading, session, response):
                 await asyncio.sleep(0)
             return response
         reading.responses, reading.given = [], []  # a waiting fetch holds no records
@@ -265,8 +267,9 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the longest wait (s) of a fetch after a partition of its session has changed. With a
-    longer wait, a follower would learn a new high watermark too late."""
+    """Return how long (s) a fetch waits at most once a partition of its fetch session has changed.
+    For a follower this is replica.fetch.wait.max.ms: with a longer wait, it would learn a new high
+    watermark too late."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
@@ -345,15 +348,15 @@ def _read_under(services: Services, message: FetchRequest, session: FetchSession
     )
 
 
-def _settle(
+def _note_sent(
     services: Services,
     message: FetchRequest,
     reading: Reading,
     session: FetchSession | None,
     response: FetchResponse,
 ) -> Iterator[None]:
-    """Record in the session and the metrics what the response sends. Yield after a number of
-    partitions."""
+    """Record the results of the response in the session and in the metrics, and set the session id
+    of the response. The caller must let other tasks run at each yield."""
     if session is not None:
         response.session_id = session.id
         if session.epoch != next_epoch(message.session_epoch):  # a later request uses the session
@@ -380,8 +383,8 @@ def _settle(
 def _open_session(
     services: Services, message: FetchRequest, reading: Reading, response: FetchResponse
 ) -> Iterator[None]:
-    """Create a fetch session if the cache has room, and set its id in the response. Yield after a
-    number of partitions."""
+    """Create a fetch session if the cache has room, and set its id in the response. The caller must
+    let other tasks run at each yield."""
     if any(len(topic.topic) > TOPIC_NAME_LENGTH_MAX for topic in message.topics):
         return
     session = services.fetch_sessions.create(

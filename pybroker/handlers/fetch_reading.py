@@ -91,9 +91,9 @@ class Reading:
 
 
 def advance(services: Services, reading: Reading) -> bool:
-    """Read further partitions from the page cache, and return whether all are read. If not,
-    `reading.cached_only` says how to go on: if True, yield to the event loop and call again; if
-    False, let a thread read the next partition."""
+    """Read the next partitions from the page cache. Return True if all partitions are read. If not,
+    `reading.cached_only` tells the caller how to continue: if it is True, yield to the event loop
+    and call `advance` again; if it is False, let a thread read the next partition."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session
@@ -145,8 +145,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return whether the partition certainly has nothing new for the client. If so, begin to watch
-    the partition; otherwise the caller has to read it."""
+    """Return True if the partition certainly has nothing new for the client. The session then also
+    begins to watch the partition, except while each fetch of a follower has to be recorded. With
+    False, the caller has to read the partition."""
     partition = services.replicas.partitions.get(cached.key)
     if partition is None:
         return False
@@ -338,10 +339,10 @@ def _note_follower(
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
-    """If the reader's log differs from the leader's below the fetch offset, return the leader's
-    largest epoch that is not above the reader's, with its end offset (KIP-595). Otherwise return
-    None. Raise BrokerError OFFSET_OUT_OF_RANGE if the reader's epoch is later than all of the
-    leader's epochs."""
+    """Return None if the reader's log agrees with the leader's log below the fetch offset.
+    Otherwise return a leader epoch of the leader's log and its end offset (KIP-595): the largest
+    epoch that is not above the epoch of the reader's last record. Raise BrokerError
+    OFFSET_OUT_OF_RANGE if all leader epochs in the leader's log are above it."""
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(

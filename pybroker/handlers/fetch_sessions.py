@@ -75,9 +75,9 @@ class CachedPartition:
         while this partition is pending."""
 
     def watch(self, partition: Partition) -> None:
-        """Do not read the partition again before the next change of `partition`, its local replica.
-        The caller has checked that the client has nothing new to get, and has recorded a follower's
-        fetch."""
+        """Do not read the partition again until `partition`, its local replica, changes. Before
+        this call, the caller has to make sure that there is nothing new for the client, and has to
+        record the fetch if the client is a follower."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)
@@ -214,8 +214,9 @@ class FetchSession:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """Make all partitions pending if the broker's `lease`, the follower's `incarnation` or the
-        isolation level (`committed_only`) differs from that of the last request."""
+        """Make all partitions pending if one of the arguments differs from that of the last
+        request: the broker's `lease`, the follower's `incarnation` or the isolation level
+        (`committed_only`)."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
@@ -276,7 +277,7 @@ class FetchSessionCache:
 
     def take(self, session_id: int, epoch: int, replica_id: int, now_s: float) -> FetchSession:
         """Return the session of an incremental request, and increment its epoch. Raise BrokerError
-        FETCH_SESSION_ID_NOT_FOUND if this replica id has no session of that id,
+        FETCH_SESSION_ID_NOT_FOUND if there is no session with this id and this replica id,
         INVALID_FETCH_SESSION_EPOCH if `epoch` is not the expected one."""
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != max(replica_id, CONSUMER):

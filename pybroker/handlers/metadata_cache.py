@@ -23,8 +23,8 @@ class Question(NamedTuple):
 
 
 class State(NamedTuple):
-    """The version of the MetadataView and the controller's id, as the cached responses describe
-    them."""
+    """The state of the cluster that a cached response describes: the version of the MetadataView,
+    and the controller's id."""
 
     view_version: int
     controller_id: int

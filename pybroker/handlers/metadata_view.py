@@ -117,9 +117,9 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Apply a leader from another broker's Metadata response, if the leader epoch is later than
-        the known one and this broker knows `leader`. Return False if this broker does not know the
-        partition, or knows it with another topic id."""
+        """Apply the leader that another broker's Metadata response names, if its leader epoch is
+        later than the known one and `leader` is a known broker. Return whether this broker knows
+        the partition, with the same topic id."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:
@@ -131,7 +131,8 @@ class MetadataView:
         return True
 
     def apply_discovered_controller(self, broker_id: int) -> None:
-        """Apply the controller from another broker's Metadata response, if this broker knows it."""
+        """Apply the controller that another broker's Metadata response names. Do nothing if
+        `broker_id` is not a known broker."""
         if broker_id in self._brokers and broker_id != self.discovered_controller:
             self.discovered_controller = broker_id
             self._has_changed()

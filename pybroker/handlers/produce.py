@@ -57,11 +57,11 @@ class _Progress:
     """The partitions that have unchecked batches. A later batch of such a partition has to wait
     until the unchecked batch is appended."""
 
-    def leave(
+    def leave_to_thread(
         self, key: TopicPartition, data: memoryview, result: PartitionProduceResponse
     ) -> None:
-        """Leave a batch of the partition `key` to a thread. `result` is the batch's part of the
-        response."""
+        """Leave the check of a batch to a thread. `key` is the partition, `result` the batch's part
+        of the response."""
         self.unchecked.append((key, data, result))
         self.held_up.add(key)
 
@@ -156,13 +156,13 @@ def _take(
     rules = partition.batch_rules(request.version)
     # A second batch for a partition is appended after the first one.
     if key in progress.held_up or has_to_decompress(data, rules):
-        progress.leave(key, data, result)
+        progress.leave_to_thread(key, data, result)
         return
     now_ms = services.clock.wall_ms()
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused:  # a thread finds the invalid records
-        progress.leave(key, data, result)
+        progress.leave_to_thread(key, data, result)
         return
     _append(services, acks, partition, data, header, now_ms, result, progress)
 

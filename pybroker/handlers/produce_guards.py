@@ -45,8 +45,8 @@ class Guards:
         return [key for key, guard in guards if guard is not None and guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
-        """Return the guard of a partition's batch. Raise BrokerError if the batch must not be
-        appended."""
+        """Return the guard of a partition's batch, None if the producer has an open transaction
+        there. Raise BrokerError if the batch must not be appended."""
         error = self.errors.get(key)
         if error is not None:
             raise error
@@ -59,7 +59,8 @@ NO_GUARDS: Final = Guards()
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
     """Return the guards of the request's transactional batches. As in Kafka, the whole request is
-    refused if it has such batches but no transactional id, or such batches of two producers."""
+    refused if it has transactional batches without a transactional id, or transactional batches of
+    two producers."""
     headers = _transactional_headers(message)
     if not headers:
         return NO_GUARDS

@@ -10,7 +10,7 @@ import pytest
 
 from pybroker.broker.log_directory_failures import (
     DirectoryFailures,
-    has_had_partitions,
+    is_in_any_isr,
     read_accepted_losses,
 )
 from pybroker.clock import ManualClock
@@ -154,7 +154,7 @@ async def test_a_broker_in_the_isr_or_eligible_is_expected_to_have_data(
     broker: Broker, state: PartitionState, expected: bool
 ) -> None:
     await stored(broker.coord, state)
-    assert await has_had_partitions(broker.coord, 1) is expected
+    assert await is_in_any_isr(broker.coord, 1) is expected
 
 
 @dataclass
