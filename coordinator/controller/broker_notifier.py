@@ -23,8 +23,8 @@ ChannelFactory = Callable[[Broker], BrokerChannel]
 class BrokerNotifier:
     """The notifier of one controller's term. Owns the senders, from `open` to `close`.
 
-    `changed` maps each partition whose state was stored in this round to whether that write created
-    the state node.
+    `changed` has the partitions whose state was stored in this round. The value is True if the
+    write created the state node.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class BrokerNotifier:
             sender.work.set_brokers(brokers)
 
     async def move(self, broker_ids: Iterable[int]) -> None:
-        """Connect to these live brokers at their new endpoints. The next `open` sends the endpoints
-        to all brokers."""
+        """Connect to these live brokers at their new endpoints. The other brokers learn the
+        endpoints at the next `open`."""
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
             await self._senders[broker_id].move(broker, self._channels(broker))
@@ -88,7 +88,7 @@ class BrokerNotifier:
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
         """Let the next `send_round` send all brokers the metadata of every partition with a replica
-        on one of these brokers, because their offline replicas have changed."""
+        on one of these brokers, because the partition's offline replicas have changed."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition
@@ -162,12 +162,11 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Let the sender send the first roles and the first metadata, with Extent.ALL if they are
-        complete.
+        """Let the sender send the first LeaderAndIsr and the first UpdateMetadata.
 
-        A broker removes each replica that roles with Extent.ALL do not name. So the controller uses
-        it for neither if it could not read all topics, and not for roles while a partition of the
-        broker has no stored state.
+        A broker removes each replica that LeaderAndIsr with Extent.ALL does not name. So the
+        controller uses Extent.ALL only if it could read all topics, and for LeaderAndIsr only if
+        every partition with a replica on the broker has a stored state.
         """
         whole = not self._context.damaged
         lacks_state = any(

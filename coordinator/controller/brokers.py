@@ -39,8 +39,8 @@ class BrokerChanges:
 
     async def look(self) -> None:
         """Read the registered brokers, and handle each change since the last read. A broker with a
-        new registration counts as lost and started (KIP-380), one with new endpoints only as
-        neither. Raises ControllerMoved, CoordError."""
+        new registration has ended and started again (KIP-380). A broker with the same registration
+        and new endpoints has done neither. Raises ControllerMoved, CoordError."""
         services, notifier = self._services, self._services.notifier
         current = await read_brokers(services.coord, self._watch)
         before = self._context.brokers
@@ -93,8 +93,8 @@ class BrokerChanges:
         await self._deletions.finish()
 
     def _outside_isr(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """Return partition -> version of its state node, for each partition with a replica on one
-        of these brokers that is not in the ISR."""
+        """Return partition -> version of its state node, for each partition that has a replica
+        outside the ISR on one of these brokers."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()
@@ -103,8 +103,8 @@ class BrokerChanges:
         }
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
-        """Record that these brokers have ended or restarted. Return the partitions with one of them
-        in the ISR."""
+        """Record that these brokers have ended or restarted. Return the partitions whose ISR
+        contains one of these brokers."""
         context = self._context
         context.leaving -= lost
         self._log_dirs.forget(lost)

@@ -76,14 +76,20 @@ def _is_logged(attempt: int) -> bool:
 class PendingWork:
     """The facts and commands that the controller has not yet sent to one broker.
 
-    `take` returns: brokers and partitions to forget (UpdateMetadata), StopReplica, LeaderAndIsr,
-    other metadata (UpdateMetadata). So a broker knows a leader's endpoints before it follows, and
-    leads before clients see it as the leader. Until `complete`, `take` returns only the first two
-    kinds.
+    `take` returns the pending commands in this order:
 
-    With Extent.ALL the broker drops every replica or partition that the request does not name. So
-    after a stop without deletion LeaderAndIsr never has Extent.ALL: it does not name the stopped
-    replica.
+    1. UpdateMetadata with the live brokers, and with the partitions to forget
+    2. StopReplica
+    3. LeaderAndIsr
+    4. UpdateMetadata with all other partitions
+
+    So a broker knows a leader's endpoints before it follows the leader, and leads a partition
+    before clients see it as the leader. Until `complete`, `take` returns only commands of the first
+    two kinds.
+
+    With Extent.ALL a broker drops every replica or partition that the request does not name.
+    LeaderAndIsr does not name a replica that the broker has stopped but not deleted. So once there
+    is such a replica, LeaderAndIsr never has Extent.ALL.
 
     Invariant: a partition with a pending role has no pending stop, except a stop that deletes an
     earlier replica of the partition.
@@ -212,8 +218,8 @@ class BrokerSender:
     """Sends the pending work to one broker, during one registration of the broker. Owns the
     channel, and a task from `start` to `close`.
 
-    A command that fails as a whole is retried before any other. If it fails for a partition, the
-    sender later retries that partition alone.
+    A command that fails as a whole is retried before any other. If only some partitions of a
+    command fail, the sender later retries those partitions.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class ClusterContext:
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
 
     def put_topic(self, topic: TopicDescription) -> None:
-        """Add or replace the topic, without its new partitions (`put_partition`)."""
+        """Add or replace the topic. The topic's new partitions are added by `put_partition`."""
         self.topics[topic.name] = topic
         self._by_topic.setdefault(topic.name, {})
 
@@ -115,8 +115,8 @@ class ClusterContext:
         )
 
     def hosts_of(self, partition: Partition) -> Collection[int]:
-        """Return the live brokers, without those that cannot open their replica of the
-        partition."""
+        """Return the live brokers, except brokers with a replica of the partition that they cannot
+        open."""
         if not self.offline:
             return self.brokers
         key = partition.topic_partition
@@ -130,9 +130,14 @@ class ClusterContext:
         return [broker for broker in hosts if broker not in self.leaving]
 
     def is_disturbed(self, partition: Partition) -> bool:
-        """Whether a decision about the partition needs the topic's policy: the partition is not
-        online, a member of the ISR must not be elected, a member's broker has ended or restarted
-        (`stale`), or there are eligible replicas outside the ISR."""
+        """Whether a decision about the partition needs the topic's policy. False if the partition
+        has no stored state. Otherwise True if any of these holds:
+
+        - the partition is not online;
+        - a member of the ISR must not be elected (`candidates_of`);
+        - the broker of a member of the ISR has ended or restarted (`stale`);
+        - the partition has eligible leader replicas outside the ISR (KIP-966).
+        """
         if partition.state is None:
             return False
         candidates = self.candidates_of(partition)

@@ -26,8 +26,8 @@ def decide_handover(
     partition: Partition, leaving: Collection[int], now: Circumstances
 ) -> StateWrite | None:
     """Return the partition's next state, in which none of the `leaving` brokers is the leader or in
-    the ISR. None: no other replica may lead, the partition is not online, or its state needs no
-    change."""
+    the ISR. Return None if no other replica may lead, if the partition is not online, or if the
+    state needs no change."""
     state = partition.state
     if state is None or partition.status is not PartitionStatus.ONLINE:
         return None
@@ -68,8 +68,9 @@ class Handovers:
             event.reply.set_result(remaining)
 
     async def _find(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Return the live broker. Raises BrokerError: BROKER_NOT_AVAILABLE if it is not live,
-        STALE_BROKER_EPOCH if it has another broker epoch."""
+        """Return the broker with this id. Raises BrokerError BROKER_NOT_AVAILABLE if the broker
+        is not live, STALE_BROKER_EPOCH if `broker_epoch` is neither -1 nor the broker's present
+        epoch."""
         broker = self._services.context.brokers.get(broker_id)
         if broker is None or broker.epoch < broker_epoch:
             await self._look_at_brokers()  # its registration may be newer than the context

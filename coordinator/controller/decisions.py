@@ -23,10 +23,12 @@ from pybroker.model import NO_LEADER, PartitionState, isr_changed
 class Circumstances:
     """The inputs of a decision about one partition.
 
-    `hosts`: the live brokers that can use their replica. `candidates`: the hosts not in controlled
-    shutdown. `stale`: members of the ISR whose brokers have ended or restarted since they were in
-    sync. `required`: min.insync.replicas, at most the number of replicas. `unclean`: the topic
-    allows a leader that may lack committed records. `yielding`: the brokers that refused to lead.
+    - `hosts`: the live brokers that can use their replica
+    - `candidates`: the hosts that are not in controlled shutdown
+    - `stale`: the members of the ISR whose brokers ended or restarted since they were in sync
+    - `required`: min.insync.replicas, at most the number of replicas
+    - `unclean`: whether the topic allows a leader that may lack committed records
+    - `yielding`: the brokers that refused to lead the partition
     """
 
     hosts: Collection[int]
@@ -38,13 +40,13 @@ class Circumstances:
     yielding: Collection[int] = ()
 
     def in_order(self, replicas: Sequence[int]) -> Sequence[int]:
-        """Return the replicas in order of preference as leader: those that refused to lead come
-        last."""
+        """Return the replicas in order of preference as leader. Replicas on brokers that refused to
+        lead come last."""
         return sorted(replicas, key=lambda replica: replica in self.yielding)
 
     @property
     def in_sync_candidates(self) -> Collection[int]:
-        """The brokers that may lead if they are in the ISR."""
+        """The brokers that may lead as members of the ISR: the candidates that are not stale."""
         if not self.stale:
             return self.candidates
         return [replica for replica in self.candidates if replica not in self.stale]
@@ -53,10 +55,10 @@ class Circumstances:
 def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None:
     """Return the best state that the live brokers allow; None if the state needs no change.
 
-    A new partition gets the first live assigned replica as leader, and all live replicas as ISR. A
-    lost leader is replaced in the write that shrinks the ISR. Lost followers leave the ISR in a new
-    leader epoch. If no replica may lead, the partition gets no leader and keeps its ISR, whose
-    members have all committed records (KAFKA-5083).
+    A new partition gets the first live assigned replica as leader, and all live replicas as ISR. If
+    the leader is lost, one write sets the new leader and the smaller ISR. If only followers are
+    lost, they leave the ISR in a new leader epoch. If no replica may lead, the partition gets no
+    leader and keeps its ISR, whose members have all committed records (KAFKA-5083).
     """
     state = partition.state
     if state is None:
@@ -91,8 +93,8 @@ def succeeded(
     partition: Partition, elected: Elected, now: Circumstances, reason: Reason
 ) -> StateWrite:
     """Return the state with the leader and ISR of `elected`, in the next leader epoch. If the new
-    ISR is smaller than `now.required`, replicas that leave the ISR become eligible; none is
-    eligible after an unclean election."""
+    ISR is smaller than `now.required`, the replicas that leave the ISR become eligible leader
+    replicas (KIP-966). After an unclean election there are no eligible leader replicas."""
     state = partition.state
     assert state is not None and elected.leader in elected.isr
     changed = isr_changed(state, elected.isr, 0 if elected.unclean else now.required)

@@ -3,10 +3,10 @@ removed.
 
 First, UpdateMetadata with leader LEADER_DURING_DELETION makes all brokers forget the topic. Then
 live brokers delete their replicas and confirm; dead brokers do not delay the deletion. Then the
-controller removes the tree below the topic, and last, in one multi, all other nodes of the topic
-with the deletion request. So a new controller can start the deletion again. The multi also removes
-the topic id's node, so that a late write cannot apply to a recreated topic
-(`zookeeper/topic_nodes.py`).
+controller removes the nodes below the topic's nodes. One last multi removes the topic's own nodes
+together with the deletion request. If a controller ends before this multi, the next controller
+finds the request and starts the deletion again. The multi also removes the topic id's node, so that
+a late write cannot apply to a recreated topic (`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Deletion:
         return self._moved(awaited, ReplicaStatus.DELETION_SUCCESSFUL)
 
     def without_broker(self, broker_id: int) -> Deletion:
-        """Return the deletion without awaiting confirmations of this broker, which has ended."""
+        """Return the deletion that does not wait for confirmations of this broker, because the
+        broker has ended."""
         awaited = [key for key in self.replicas if key[0] == broker_id and self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_INELIGIBLE)
 

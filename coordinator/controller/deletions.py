@@ -40,8 +40,8 @@ class Deletions:
 
     async def look(self) -> None:
         """Read the deletion requests, begin new deletions, and finish those whose replicas have all
-        confirmed. Requests for unknown topics are removed; with delete.topic.enable=false all
-        requests are."""
+        confirmed. Requests for unknown topics are removed. With delete.topic.enable=false, all
+        requests are removed and no deletion begins."""
         requested = await read_deletion_requests(self._services.coord, self._watch)
         if not self._services.settings.delete_topic_enable:
             await self._drop_requests(requested)
@@ -83,8 +83,8 @@ class Deletions:
             self._stop_replicas(name, self._context.brokers)
 
     def stop_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Queue StopReplica requests of deletions under way for these brokers, which have
-        started."""
+        """Queue the StopReplica requests of all deletions under way for these brokers, because the
+        brokers have just started."""
         for name in self._context.deletions:
             self._stop_replicas(name, broker_ids)
 

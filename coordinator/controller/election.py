@@ -65,8 +65,8 @@ async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won
 
 
 async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
-    """Return which broker is the controller now: `Won` only if the current session owns
-    /controller, not an earlier session of this broker."""
+    """Return which broker is the controller now. Return `Won` only if the current ZooKeeper session
+    owns /controller. If an earlier session of this broker owns it, return `Lost`."""
     try:
         data, stat = await coord.get(paths.CONTROLLER)
         controller_id = schemas.decode_controller(paths.CONTROLLER, data)

@@ -1,5 +1,5 @@
-"""The controller's events. An event has no data that could become stale: its handler reads the
-present data. Equal events in the queue are one event, so all are frozen and hashable."""
+"""The controller's events. An event tells what may have changed; its handler reads the present
+data. If the queue already has an equal event, a new one is dropped, so all events are hashable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class DeletionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDeleted:
-    """A broker with this broker epoch has confirmed that it deleted these replicas."""
+    """A broker has confirmed that it deleted these replicas. `broker_epoch` is the epoch of the
+    registration that confirmed."""
 
     broker_id: int
     broker_epoch: int
@@ -60,8 +61,8 @@ class IsrChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasRefused:
-    """A broker with this broker epoch answered KAFKA_STORAGE_ERROR to its roles in these
-    partitions."""
+    """A broker answered LeaderAndIsr with KAFKA_STORAGE_ERROR for these partitions. `broker_epoch`
+    is the epoch of the registration that answered."""
 
     broker_id: int
     broker_epoch: int
@@ -70,7 +71,7 @@ class ReplicasRefused:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasAccepted:
-    """A broker has accepted its roles in these partitions after a refusal."""
+    """A broker has accepted LeaderAndIsr for these partitions after it refused them."""
 
     broker_id: int
     broker_epoch: int
@@ -119,8 +120,8 @@ class ElectionAsked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandoverAsked:
-    """A broker with this broker epoch (-1: not in the request) is about to stop, and awaits
-    `reply`: the replicated partitions that the broker still leads."""
+    """A broker is about to stop (ControlledShutdown). `broker_epoch` is -1 if the request has no
+    broker epoch. `reply` gets the replicated partitions that the broker still leads."""
 
     broker_id: int
     broker_epoch: int

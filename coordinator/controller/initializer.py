@@ -100,9 +100,9 @@ class ControllerInitializer:
         await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
-        """Return name -> topic, each with a stored topic id; a topic whose id could not be stored
-        is missing. A node without an id, written by older tools of Kafka, gets the id in the
-        context, or a new one."""
+        """Return name -> topic, for all topics whose topic id is stored. First store a topic id for
+        each node without one, which older tools of Kafka wrote: the id in the context, or a new id
+        for an unknown topic. A topic whose id could not be stored is missing from the result."""
         identified: dict[str, TopicDescription] = {}
         writes: dict[str, Write] = {}
         stored = {*await self._coord.children(paths.TOPIC_IDS)}

@@ -54,8 +54,9 @@ class LogDirFailures:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Read the states of all partitions with a replica on the broker. If the broker has left an
-        ISR, send the state to the replicas. Elect leaders for partitions without a leader."""
+        """Read the states of all partitions with a replica on the broker. If the broker is neither
+        in the ISR nor an eligible leader replica, send the state to the partition's live replicas.
+        Elect leaders for partitions without a leader."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -90,11 +91,11 @@ class LogDirFailures:
             return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
-        """Record the replicas that a broker refused to open or lead, or accepted after a refusal.
-        Return the partitions whose record changed.
+        """Record which replicas a broker has refused to open or lead, or has accepted after a
+        refusal. Return the partitions for which the record changed.
 
-        Without a failed directory, a refusal counts only if another replica can lead instead; else
-        the controller keeps asking this one.
+        If the broker has no failed log directory, a refusal counts only if another replica can lead
+        instead. Otherwise the controller keeps asking the broker.
         """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)

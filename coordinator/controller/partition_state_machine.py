@@ -46,8 +46,8 @@ Decide = Callable[[Partition], StateWrite | None]
 
 
 class PartitionStateMachine:
-    """Moves the partitions of one context to new states. Each partition whose state was stored goes
-    to `notifier`, each whose state could not be stored to `retries`."""
+    """Moves the partitions of one context to new states. A partition whose state was stored is
+    passed to `notifier`. A partition whose state could not be stored is passed to `retries`."""
 
     def __init__(
         self,
@@ -157,8 +157,8 @@ class PartitionStateMachine:
                 log.warning("parent node not created node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Compare the stored states with the refused writes, because after a lost reply a write may
-        be stored. Return the partitions that need a new decision."""
+        """Read the states whose writes were refused or not answered: after a lost reply the write
+        may have been applied. Return the partitions that need a new decision."""
         keys = [write.topic_partition for write in refused]
         try:
             nodes, damaged = await read_states(self._coord, keys)
@@ -206,8 +206,9 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Update the partition's stale replicas (ISR members whose broker has ended or restarted).
-        Those still in the written ISR stay stale; an elected leader does not."""
+        """Update the partition's stale replicas (members of the ISR whose brokers have ended or
+        restarted). Stale followers in the written ISR stay stale. All others are not stale any
+        more, and none is if the written state has no leader."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:

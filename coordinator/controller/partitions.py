@@ -44,8 +44,8 @@ LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = Mappi
 
 @dataclass(frozen=True, slots=True)
 class StateNode:
-    """The content of a state node. `data` is the node's text, so that a rewrite keeps unknown keys.
-    `written` is the node's mzxid."""
+    """The content of a state node. `data` is the node's text; a rewrite keeps the unknown keys in
+    it. `written` is the node's mzxid."""
 
     state: PartitionState
     version: int
@@ -58,8 +58,8 @@ class Partition:
     """One partition in the controller's context.
 
     `version` is the version of the state node (the partition epoch), NO_VERSION without a node.
-    `data` is the node's text. Invariant: `state` is None in the statuses NonExistent and New, and
-    in no other.
+    `data` is the node's text. Invariant: `state` is None if and only if the status is NonExistent
+    or New.
     """
 
     topic_partition: TopicPartition
@@ -94,10 +94,10 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """A write of `state` to the partition's state node: set it at `expected_version`, or create it
-    if that is NO_VERSION. `unclean`: the write may lose committed records. `incarnations`: (broker
-    id, version of its incarnation node) pairs; ZooKeeper refuses the write if one of these versions
-    has changed."""
+    """A write of `state` to the partition's state node. `expected_version` is the version that the
+    write replaces; NO_VERSION creates the node. `unclean`: the write may lose committed records.
+    `incarnations` has pairs (broker id, version of the broker's incarnation node). ZooKeeper
+    refuses the write if one of these incarnation nodes has another version."""
 
     topic_partition: TopicPartition
     state: PartitionState

@@ -69,8 +69,9 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
-    """Return the index of the broker that gets follower `number` (from 0), among `brokers` brokers:
-    1 to `brokers` - 1 places after `first`, the index of the first replica's broker."""
+    """Return the index of the broker for follower `number`, counted from 0. `first` is the index of
+    the broker with the first replica. The result is 1 to `brokers` - 1 places after `first`, and
+    wraps around at `brokers`."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

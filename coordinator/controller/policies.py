@@ -33,9 +33,9 @@ PolicyOf = Callable[[Mapping[str, str]], Policy]
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
-    """Return the policy of a topic. `overrides` has the topic's own options; `broker` has the
-    others. An invalid override is ignored, but an invalid unclean.leader.election.enable forbids
-    unclean elections."""
+    """Return the policy of a topic. An option that `overrides`, the topic's own options, does not
+    have comes from `broker`. An invalid override is ignored, but an invalid
+    unclean.leader.election.enable forbids unclean elections."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)

@@ -25,8 +25,9 @@ BETWEEN_ROUNDS_S: Final = 1.0
 
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
-    """Return broker -> the partitions that it does not lead although it is their preferred replica,
-    for brokers with more than `percentage` percent of such partitions."""
+    """Return broker -> the partitions whose preferred replica is on the broker but whose leader is
+    another broker. A broker is in the result if these are more than `percentage` percent of the
+    partitions whose preferred replica is on the broker."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -87,8 +88,8 @@ class Rebalance:
         versions = {partition.topic_partition: partition.version for partition in chosen}
 
         def decide(partition: Partition) -> StateWrite | None:
-            """Return the state with the preferred replica as the leader. None: it leads already,
-            must not lead, or the leader has just changed the ISR."""
+            """Return the state with the preferred replica as the leader. Return None if the
+            preferred replica leads already or must not lead, or if the state has just changed."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 

@@ -38,8 +38,9 @@ class ReceiptBook:
         self._clock = clock
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
-        """Return partition -> the write of its loss receipt, for each unclean election in `writes`.
-        The caller adds it to the multi that stores the election. Raises CoordError."""
+        """Return partition -> the operation that writes its loss receipt. `writes` has only
+        unclean elections. The operation belongs in the multi that stores the election. Raises
+        CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)

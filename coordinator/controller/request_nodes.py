@@ -30,8 +30,8 @@ async def read_request(
 async def remove_request(
     services: ControllerServices, path: str, stat: NodeStat, again: Event
 ) -> None:
-    """Remove the node, unless it has changed since `stat`. After a failure the controller handles
-    the event `again` later. Raises ControllerMoved, CoordError."""
+    """Remove the node, unless the node has changed since `stat`. If the removal fails, the
+    controller handles the event `again` after a pause. Raises ControllerMoved, CoordError."""
     (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
         log.warning("request not removed path=%s reason=%r", path, outcome)

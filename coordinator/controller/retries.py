@@ -13,8 +13,8 @@ from pybroker.model import TopicPartition
 class Retries:
     """The retries of one controller's term. Owns a timer, until `close`.
 
-    `partitions`: those whose state could not be stored. `removals`: nodes of a deleted topic could
-    not be removed.
+    `partitions`: the partitions whose state could not be stored. `removals`: whether some nodes of
+    a deleted topic could not be removed.
     """
 
     def __init__(self, enqueue: Callable[[Event], None], backoff: Backoff) -> None:
@@ -27,8 +27,7 @@ class Retries:
         self.removals = False
 
     def repeat_if(self, reasons: Collection[object], event: Event) -> None:
-        """Handle `event` again at the next attempt, unless `reasons`, the failed items, is
-        empty."""
+        """If `reasons` has any failure, handle `event` again at the next attempt."""
         if reasons:
             self._events[event] = None
 

@@ -51,9 +51,11 @@ class RebalanceSettings:
 class ControllerSettings:
     """The controller's settings.
 
-    `backoff` is for all retries. `stop_timeout_s` limits the time for resigning. `rebalance` None:
-    no automatic preferred elections. `elections` measures the time to handle a change of the live
-    brokers. `policy_of` returns a topic's policy from the topic's own options.
+    - `backoff`: the pauses between retries of all kinds
+    - `stop_timeout_s`: the time limit (s) for resigning
+    - `rebalance`: None means no automatic preferred elections
+    - `elections`: measures how long the controller takes to handle a change of the live brokers
+    - `policy_of`: returns a topic's policy from the topic's own options
     """
 
     delete_topic_enable: bool = True
@@ -111,7 +113,7 @@ class ControllerServices:
 
     def circumstances(self, partition: Partition) -> Circumstances:
         """Return the present inputs of a decision about the partition. The topic's policy must be
-        loaded before, as `machine.move` does."""
+        loaded already (`Policies.load`)."""
         context = self.context
         policy = self.policies.of(partition.topic_partition.topic)
         return Circumstances(

@@ -1,10 +1,10 @@
-"""Orphaned partitions: power losses have removed every replica from the ISR and from the eligible
-replicas, so no replica is known to have all committed records.
+"""Orphaned partitions: after power losses no replica is in the ISR or eligible to lead, so no
+replica is known to have all committed records.
 
 The controller waits until all assigned replicas are live and have reported their log ends. Then it
-elects the longest log and writes a loss receipt. An unclean election may come before that. A log
-end report is valid only in the broker's incarnation that wrote it: the election's multi checks the
-incarnation nodes of the new ISR.
+elects a replica with the longest log and writes a loss receipt. An unclean election may come before
+that. A log end report is valid only in the broker incarnation that wrote it: the election's multi
+checks the incarnation nodes of the new ISR.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ log = logging.getLogger(__name__)
 def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
-    """Return the replicas with the longest log (the latest last leader epoch, within it the largest
-    end offset), in the order of the assignment. Empty while an assigned replica is not on one of
-    `hosts`, or has not reported its log end for this state.
+    """Return the replicas with the longest log, in the order of the assignment. The longest log has
+    the latest last leader epoch, and among those the largest end offset.
 
-    A log whose last epoch is later than the partition's leader epoch is damaged and does not count.
+    Return an empty sequence unless every assigned replica is on one of `hosts` and has reported its
+    log end in the partition's present leader epoch. A log whose last epoch is later than the
+    partition's leader epoch is damaged and does not count.
     """
     state = partition.state
     assert state is not None
@@ -50,9 +51,9 @@ def longest(
 def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
-    """Return the state in which a replica with the longest log leads, and all equally long logs are
-    the ISR. `reports` has the log end reports by replica. None: the partition is not orphaned, or a
-    report is missing."""
+    """Return the state in which a replica with the longest log leads, and all replicas with an
+    equally long log are the ISR. `reports` maps replicas to log end reports. Return None if the
+    partition is not orphaned, or if a report is missing."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))
@@ -91,8 +92,9 @@ class Suspects:
     async def _read(
         self, partition: Partition, incarnations: dict[int, int]
     ) -> dict[int, LogEndReport]:
-        """Return replica -> report, for brokers that have not begun a new incarnation since the
-        report. Adds the incarnations that it reads to `incarnations`."""
+        """Return replica -> log end report. A report from an earlier incarnation of its broker is
+        left out. `incarnations` maps broker ids to incarnations; those that are missing are read
+        and added."""
         key, coord = partition.topic_partition, self._services.coord
 
         async def read(replica: int) -> LogEndReport | None:

@@ -94,8 +94,8 @@ class ControllerTerm:
 
     async def begin(self) -> None:
         """Read the cluster, elect leaders where necessary, and send every broker its roles (leader
-        or follower) and all metadata. Raises ControllerMoved or CoordError: close this term and
-        stand for election again."""
+        or follower) and all metadata. Raises ControllerMoved or CoordError. After an error this
+        term cannot continue: close it, and stand for election again."""
         services = self._services
         services.journal.elected()
         notices = await self._isr_notices.find()

@@ -91,8 +91,9 @@ def check_partition_count(partitions: int) -> None:
 
 
 def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """Check an assignment that a client chose, on `live` brokers only. Return it in order of the
-    partitions. Raises BrokerError: INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS."""
+    """Check the replicas that a client chose for each partition of a new topic. All replicas must
+    be on `live` brokers. Return the assignment in order of the partitions. Raises BrokerError:
+    INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS."""
     fault = _assignment_fault(assignment, live)
     if fault is not None:
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
@@ -101,8 +102,8 @@ def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int,
 
 
 def check_new_name(name: str, existing: Collection[str]) -> None:
-    """Raises BrokerError: INVALID_TOPIC_EXCEPTION (invalid name, or a name that differs from an
-    existing one only in '.' and '_'), TOPIC_ALREADY_EXISTS."""
+    """Raise BrokerError TOPIC_ALREADY_EXISTS if the topic exists. Raise INVALID_TOPIC_EXCEPTION if
+    the name is invalid, or differs from the name of an existing topic only in '.' and '_'."""
     fault = topic_name_fault(name)
     if fault is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")

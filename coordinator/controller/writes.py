@@ -71,8 +71,9 @@ class FencedWriter:
             return error
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send one multi that also checks /controller_epoch; after a lost reply send it once more.
-        Return the results of `ops`. The index of MultiFailed counts `ops` from 0."""
+        """Send one multi with `ops` and a check of /controller_epoch. After a lost reply, send the
+        multi once more. Return the results of `ops`. The index in MultiFailed is that of the
+        operation in `ops`."""
         try:
             return await self._attempt(ops)
         except ConnectionLoss:

@@ -241,8 +241,8 @@ class GroupCoordinator:
     # called by operators
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return the group's facts. None: no such group is in memory; the offset store may still
-        have its offsets."""
+        """Return the group's facts; None if the group is not in memory. The offset store may still
+        have offsets of such a group."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -398,7 +398,7 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_uncommitted(self) -> ErrorCode:
-        """Return the error code for members when a record of their group may be lost:
+        """Return the error code for a group's members after the commit of a record has failed:
         NOT_COORDINATOR if another broker may be the coordinator, else REBALANCE_IN_PROGRESS."""
         try:
             self.context.require_current()
@@ -412,8 +412,8 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _append_tombstone(self, group_id: str) -> int | None:
-        """Return the offset to await with `committed`. None: nothing is appended, because the log
-        has no record of the group."""
+        """Append a tombstone for the group's record. Return the offset to pass to `committed`; None
+        if the log has no record of the group."""
         if group_id not in self._in_log:
             return None
         return self.context.append([KeyValue(encode_group_key(group_id), None)])

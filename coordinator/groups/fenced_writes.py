@@ -1,8 +1,8 @@
 """Writes to ZooKeeper that only the current coordinator can make. Each write is a multi that checks
 the version of the fence node, `/pybroker/coordinators/<partition>`.
 
-A shard has one round of writes under way at a time. A change of unknown outcome is sent again in
-the next round, until its time limit, unless a later change of the same nodes replaces it. So
+A shard has one round of writes under way at a time. If ZooKeeper did not answer a change, the next
+rounds send the change again, until its time limit. A later change of the same nodes replaces it. So
 changes of the same nodes take effect in the order of the requests.
 """
 
@@ -49,9 +49,9 @@ _OURS: Final = f"{paths.COMMITTED}/"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The wanted content of some nodes; None: the node must not exist. Changes with the same `key`
-    name the same nodes. `parents` and missing ancestors are created without data. `is_ephemeral`:
-    ZooKeeper deletes the nodes at the end of the session."""
+    """The wanted content of some nodes, as pairs (path, data). Data None means that the node must
+    not exist. Changes with the same `key` name the same nodes. `parents` and missing ancestors are
+    created without data. `is_ephemeral`: ZooKeeper deletes the nodes at the end of the session."""
 
     group_id: str
     key: object
@@ -188,7 +188,8 @@ class FencedWrites:
         self.end()
 
     def _take(self) -> list[list[_Asked]]:
-        """Return the undecided changes, grouped by key. The newest of each key comes last."""
+        """Return the changes that have no error code yet, grouped by key, each group oldest
+        first."""
         self._open = [each for each in self._open if not each.decided.done()]
         batch: dict[object, list[_Asked]] = {}
         for each in self._open:
@@ -208,10 +209,13 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """Handle ZooKeeper's answer to the newest of the undecided changes of one key. All of them
-        get their error code if the newest was applied, or was refused ATTEMPTS_MAX times. Return
-        False if the outcome is unknown. Raises `answer` if it is an exception other than
-        CoordError."""
+        """Handle ZooKeeper's answer for the changes of one key. `waiting` has those without an
+        error code, oldest first. Only the newest was sent, and `answer` is the result or the error.
+
+        If the newest change was applied, or was refused for the ATTEMPTS_MAX-th time, all of
+        `waiting` get the error code. Return False if the outcome is unknown. Raises `answer` if it
+        is an exception other than CoordError.
+        """
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)
@@ -263,8 +267,8 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether a change of the node can be built without a read: the node exists, or the node is
-        missing and is below /pybroker, where other clients create no nodes."""
+        """Whether a change of the node can be built without a read. True if the node exists, or if
+        the node is missing and other clients cannot have created it (below /pybroker/offsets)."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

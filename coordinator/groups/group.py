@@ -26,10 +26,11 @@ class Group:
     """A consumer group. Deadlines are in seconds of the monotonic clock, `state_ms` is in ms since
     1970.
 
-    `static` maps instance ids to member ids. `pending` maps member ids that no client has used yet
-    (KIP-394) to deadlines, oldest first. `owes_sync` has the members that have not sent SyncGroup
-    in this generation. `initial_rest_s` is by how many seconds the initial delay may still be
-    extended; None unless the group was empty before this rebalance.
+    - `static`: instance id -> member id
+    - `pending`: member id that no client has used yet (KIP-394) -> deadline, oldest first
+    - `owes_sync`: the members that have not sent SyncGroup in this generation
+    - `initial_rest_s`: the time (s) by which the initial delay may still be extended; None unless
+      the group was empty before this rebalance
     """
 
     group_id: str
@@ -74,12 +75,13 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Whether all members have joined, and no client has an unused member id."""
+        """Whether all members wait for the new generation, and no member id is pending."""
         return self.joining == len(self.members) and not self.pending
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether the group has no members, no pending member ids, and no generation yet."""
+        """Whether the group has nothing to keep: no members, no pending member ids, and never a
+        generation."""
         return (
             self.state is GroupState.EMPTY
             and not self.members
@@ -160,7 +162,8 @@ class Group:
         return member
 
     def replace(self, member: Member, new_id: str) -> Member:
-        """Give a static member a new id, keep the members' order, and return the changed member."""
+        """Give a static member a new id, and return the changed member. The order of the members
+        stays the same."""
         renamed = dataclasses.replace(member, member_id=new_id, join=None, sync=None)
         self.members = {
             (new_id if key == member.member_id else key): (
@@ -209,8 +212,8 @@ def assignments_of(members: Iterable[Member]) -> dict[str, bytes]:
 
 
 def from_record(group_id: str, recorded: RecordedGroup, now: float) -> Group:
-    """Return the recorded group, without a rebalance under way. The members' session timeouts start
-    at `now`."""
+    """Return the group that the record describes. The group has no rebalance under way. The
+    members' session timeouts start at `now`."""
     group = Group(
         group_id,
         state=GroupState.STABLE if recorded.members else GroupState.EMPTY,

@@ -35,8 +35,8 @@ async def classic_members(coord: Coord, group_id: str) -> list[str]:
 
 
 async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) -> ErrorCode:
-    """Remove all nodes of the group. Return NONE, or the error of a node that remains. Raises
-    CoordError."""
+    """Remove all nodes of the group. Return NONE, or the error code of one node that could not be
+    removed. Raises CoordError."""
     if not group_id:
         return ErrorCode.NONE
     codes: list[ErrorCode] = []
@@ -50,8 +50,9 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove the childless parents of the offset nodes of these topics, and the empty nodes above
-    them, up to the group's own node. Raises CoordError."""
+    """Remove those nodes of these topics that have no offset nodes below them any more. If the
+    group then has no offsets, remove the group's own nodes, too, unless they have children. Raises
+    CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

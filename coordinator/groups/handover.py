@@ -16,8 +16,9 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether this member has to rejoin before its revoked partitions can be assigned again. False
-    if the members are not consumers, or if their metadata cannot be decoded."""
+    """Whether this member owned a partition that is now assigned to no member: the partition can be
+    assigned again only after this member has rejoined. False if the members are not consumers, or
+    if the member's metadata cannot be decoded."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False
     try:

@@ -24,10 +24,11 @@ def commit(
     group: Group, identity: Identity, generation: int, now: float, *, in_transaction: bool = False
 ) -> ErrorCode:
     """Return NONE if offsets may be committed now, else the error code. A member's commit outside a
-    transaction also renews its session at `now`.
+    transaction also renews the member's session at `now`.
 
-    A commit without member id and generation is allowed while the group has no members. With
-    `in_transaction` it is always allowed, because old producers do not send these fields.
+    A commit without member id and generation is allowed while the group has no members. In a
+    transaction such a commit is allowed even if the group has members, because old producers do not
+    send these fields.
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -51,8 +51,9 @@ def may_be_first(call: Join) -> bool:
 
 
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Handle a JoinGroup request for which `fault_of` returned NONE. This or a later decision about
-    the group adds the answer, under the request number `ticket`, to its effects."""
+    """Handle a JoinGroup request for which `fault_of` returned NONE. `ticket` is the number of the
+    request. The answer is added to `effects` now, or to the effects of a later decision about the
+    group."""
     if group.state is GroupState.DEAD:
         effects.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
     elif not _has_room(group, call, effects.config):
@@ -152,8 +153,8 @@ def _why(call: Join, event: str) -> str:
 
 
 def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Make the member wait for the new generation, with the values of this request. An earlier
-    JoinGroup of the member that still waits gets REBALANCE_IN_PROGRESS."""
+    """Make the member wait for the new generation, with the values of this request. If an earlier
+    JoinGroup of the member still waits, answer it with REBALANCE_IN_PROGRESS."""
     if member.join is not None:
         effects.answer(member.join, Joined(ErrorCode.REBALANCE_IN_PROGRESS, call.member_id))
     member.set_protocols(call.protocols)
@@ -166,8 +167,8 @@ def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
     """Give a restarted static member a new member id, and fence the old one (KIP-345). A Stable
-    group rebalances only if its assignor changes, or if it waited for this member to rejoin
-    (`handover.py`)."""
+    group rebalances only if its assignor changes, or if a partition that this member owned is
+    assigned to no member (`handover.py`)."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)
@@ -203,11 +204,13 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Ef
 
 
 def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Answer the static member that got a new id. If `error` is NONE, the in-sync replicas have the
-    record of the new id. Otherwise the record may be lost, and the client joins again.
+    """Answer the waiting JoinGroup of the static member that got a new id. If `error` is NONE, the
+    in-sync replicas have the record of the new id. Otherwise the record may be lost, and the client
+    has to join again.
 
-    A Stable group accepts no new assignment. So the answer must not let a leader compute one: it
-    sets `skip_assignment` (KIP-814), or else names the old member id as the leader.
+    A Stable group accepts no new assignment, so the client must not compute one even if the member
+    leads the group. The answer sets `skip_assignment` (KIP-814), or for an older client names the
+    old member id as the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

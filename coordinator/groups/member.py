@@ -20,9 +20,9 @@ MEMBER_BYTES: Final = 2048
 class Member:
     """A member of a group. Its session times out at `deadline`, in seconds of the monotonic clock.
 
-    `join` and `sync` are the member's waiting requests; while one waits, the session does not time
-    out. `is_new`: the first JoinGroup is not answered yet. A new member can time out while it
-    waits.
+    `join` and `sync` are the numbers of the member's waiting JoinGroup and SyncGroup requests.
+    While one of them waits, the session does not time out, except that of a new member. `is_new`:
+    the first JoinGroup is not answered yet.
     """
 
     member_id: str
@@ -64,8 +64,8 @@ class Member:
         return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether the session cannot time out now, because a request waits for its answer. False
-        for a new member."""
+        """Whether the session cannot time out now: one of the member's requests waits for its
+        answer, and the member is not new."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:

@@ -47,12 +47,12 @@ class MemoryLimit:
 
     def take(self, size: int) -> None:
         """Reserve `size` bytes. Raises BrokerError COORDINATOR_NOT_AVAILABLE, which clients retry,
-        if they exceed the limit."""
+        if more than the limit would be in use."""
         self._take(size, self._bytes_max)
 
     def take_for_new(self, size: int) -> None:
         """Reserve `size` bytes for a new client. Raises BrokerError COORDINATOR_NOT_AVAILABLE if
-        they exceed 7/8 of the limit."""
+        more than 7/8 of the limit would be in use."""
         self._take(size, self._bytes_max // 8 * 7)
 
     def _take(self, size: int, bytes_max: int) -> None:

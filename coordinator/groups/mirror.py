@@ -3,8 +3,8 @@ members in `/consumers/<group>/ids/<member>`, assignments in `owners/<topic>/<pa
 and tools read these nodes.
 
 The nodes also ensure that a group never has both Kafka 0.8 consumers and coordinated members. So
-the first JoinGroup of an empty group waits for a placeholder node; no other request waits for these
-writes.
+the first JoinGroup of an empty group waits until a placeholder node exists. All other requests are
+answered before the nodes are written.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ consumer."""
 
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
-    """The nodes that a group shall have. `is_whole`: topics and owners are known, too, not only
-    member ids. `is_deleted`: the group is deleted, and only its offset nodes remain."""
+    """The nodes that a group shall have. `is_whole`: the topics and the owners are complete;
+    otherwise only the member ids are known. `is_deleted`: the group is deleted, and only its offset
+    nodes remain."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
@@ -138,9 +139,10 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Create the group's placeholder node, and then look for consumers of Kafka 0.8. These
-        register before they look, too, so at least one side finds the other. Return NONE, or
-        INCONSISTENT_GROUP_PROTOCOL if one was found. Raises BrokerError."""
+        """Create the group's placeholder node, and then look for consumers of Kafka 0.8. A consumer
+        of Kafka 0.8 also registers before it looks for members, so at least one side finds the
+        other. Return NONE, or INCONSISTENT_GROUP_PROTOCOL if such a consumer was found. Raises
+        BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))

@@ -84,7 +84,8 @@ class OffsetStore(Protocol):
         partition."""
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions that have a transactional offset that is not in effect yet."""
+        """Return the group's partitions with an offset of a transaction that is open, or whose
+        commit has not taken effect yet."""
 
     def undecided_bytes(self) -> int:
         """Return the approximate memory of all transactional offsets that are not in effect yet, in

@@ -65,7 +65,7 @@ def complete(group: Group, effects: Effects) -> None:
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
             remove_member(group, effects, member, "did not rejoin in time")
-    if group.members and not _has_joined_leader(group):
+    if group.members and not _choose_joined_leader(group):
         group.initial_rest_s = None
         group.join_deadline = effects.now + group.rebalance_timeout_s
         return
@@ -105,8 +105,8 @@ def joined(group: Group, member: Member) -> Joined:
 
 
 def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
-    """Answer all waiting SyncGroup requests with `error`; if NONE, give each member its
-    assignment."""
+    """Answer all waiting SyncGroup requests: each with the member's assignment if `error` is NONE,
+    otherwise with `error`."""
     for member in group.members.values():
         if error is not ErrorCode.NONE:
             member.assignment = b""
@@ -152,9 +152,9 @@ def continue_without(group: Group, effects: Effects, why: str) -> None:
         prepare(group, effects, why)
 
 
-def _has_joined_leader(group: Group) -> bool:
-    """If the leader has not joined, make a member that has joined the leader. Return False if no
-    member has joined."""
+def _choose_joined_leader(group: Group) -> bool:
+    """Make sure that the group's leader has joined: if it has not, choose another member that has.
+    Return False if no member has joined."""
     assert group.leader is not None
     if group.members[group.leader].join is not None:
         return True

@@ -39,8 +39,9 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
 
 
 class GroupRequest(enum.Enum):
-    """The requests whose answer depends on the group's state. In every state but Dead, three
-    answers do not: UNKNOWN_MEMBER_ID (25), ILLEGAL_GENERATION (22) and FENCED_INSTANCE_ID (82)."""
+    """The requests whose answer depends on the group's state. A request with a wrong identity or
+    generation gets the same error in every state except Dead: UNKNOWN_MEMBER_ID (25),
+    ILLEGAL_GENERATION (22) or FENCED_INSTANCE_ID (82)."""
 
     JOIN = "JoinGroup of a new member"
     REJOIN = "JoinGroup of a member"

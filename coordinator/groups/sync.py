@@ -12,8 +12,8 @@ from pybroker.errors import ErrorCode
 
 
 def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
-    """Handle a SyncGroup request. This or a later decision about the group adds the answer, under
-    the request number `ticket`, to its effects."""
+    """Handle a SyncGroup request. `ticket` is the number of the request. The answer is added to
+    `effects` now, or to the effects of a later decision about the group."""
     fault = _fault_of(group, call)
     if fault is not ErrorCode.NONE:
         effects.answer(ticket, Synced(fault))
@@ -36,8 +36,8 @@ def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
 def appended_or_not(
     group: Group, store: StoreAssignment, error: ErrorCode, effects: Effects
 ) -> None:
-    """Handle the outcome of storing the assignment. After an error all members rejoin. Do nothing
-    if the group has a later generation."""
+    """Handle the success (NONE) or failure of storing an assignment. After a failure all members
+    have to rejoin. Do nothing if the group has begun another generation since."""
     record = store.record
     if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != record.generation:
         return
