@@ -21,8 +21,9 @@ value in the file."""
 
 
 class CheckpointWriter:
-    """Writes the checkpoint files of all usable log directories. All methods wait for the disk. If
-    a disk is full, its files keep their older, lower values, which stay valid."""
+    """Writes the checkpoint files of all usable log directories. All methods wait for the disk. On
+    a full disk the checkpoint files keep their older values. These stay valid, because they are
+    lower."""
 
     def __init__(
         self,
@@ -74,9 +75,9 @@ class CheckpointWriter:
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
-        """Checkpoint that the log is compacted below `offset`. Write nothing if the log was
-        replaced, or was truncated since its `generation` was read. Return False if the write
-        failed."""
+        """Checkpoint that the log is compacted below `offset`. Return False if the write failed. Do
+        nothing and return True if the log was replaced, or was truncated after the caller had read
+        `generation`."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)
@@ -88,8 +89,9 @@ class CheckpointWriter:
         return True
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
-        """Call `write`, which writes checkpoints of this directory. Return False after a failure: a
-        full disk is reported to `refused`, any other error to `failed`."""
+        """Call `write`, which writes checkpoints of this directory. Return False if the write
+        failed. The callback `refused` then gets a full disk, the callback `failed` any other
+        error."""
         try:
             write()
         except DiskFull as error:

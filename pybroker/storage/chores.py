@@ -48,9 +48,9 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """Write the leader epoch file of each undamaged log whose log start offset differs from its
-    checkpointed value in `known`. Call this before the write of the checkpoint. Waits for the disk.
-    Raises StorageError."""
+    """Write the leader epoch file of each undamaged log whose log start offset has changed: its
+    offset in `starts` differs from the checkpointed one in `known`. The checkpoint of the log start
+    offsets must be written afterwards. Waits for the disk. Raises StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()

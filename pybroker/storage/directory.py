@@ -99,8 +99,9 @@ class OffsetCheckpoint:
     def update(
         self, keys: Collection[TopicPartition], wanted: Mapping[TopicPartition, int]
     ) -> None:
-        """Store the `wanted` offsets of the partitions `keys`, and keep all other partitions.
-        Remove a partition in `keys` without a wanted offset. Raises StorageError."""
+        """Store the offsets of the partitions `keys`, as given by `wanted`. Remove each partition
+        in `keys` that has no offset in `wanted`. All other partitions keep their offsets. Raises
+        StorageError."""
         changed = [key for key in keys if self.offsets.get(key) != wanted.get(key)]
         if not changed and not self.lost:
             return
@@ -191,8 +192,8 @@ class LogDirectory:
     def _require_directory(self) -> None:
         if self._disk.exists(self.path) and not self._disk.is_dir(self.path):
             raise UnusableDirectory(
-                f"log directory {self.path} is not a directory; remove it or choose another"
-                " (--data, or log.dirs)"
+                f"log directory {self.path} is not a directory; remove this file, or choose"
+                " a directory with --data or log.dirs"
             )
 
     def require_usable(self) -> None:
@@ -346,15 +347,17 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Store durably that the suspect replicas and accepted losses of this start have been
-        handled. `family` is the list of the broker's remaining log directories. Raises
-        StorageError; after a full disk, `settle_due` tries again."""
+        """Finish the start of the broker, after its suspect replicas have left the ISR and the
+        eligible replicas. Store the boot id, the broker's incarnation and the list `family` of the
+        remaining log directories, durably. Then remove the file in which the operator accepts
+        losses. Raises StorageError; after a full disk, `settle_due` tries again."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 
     @property
     def owes_settling(self) -> bool:
-        """Whether `settle_due` has a failed call to repeat."""
+        """Whether a call of `settle` has failed, and no call of `settle_due` has repeated it
+        yet."""
         return self._due is not None
 
     def settle_due(self) -> None:
@@ -408,10 +411,13 @@ class LogDirectory:
     def forget_others(
         self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Lower each checkpointed offset to at most the log end offset in `ends`, and remove the
-        other partitions. `anywhere` has the partitions in all log directories of this broker. A
-        partition with records that is not in `anywhere` is noted as missing. Raises
-        StorageError."""
+        """Lower each checkpointed offset to at most the partition's log end offset in `ends`.
+        Remove the offsets of partitions that are neither in `ends` nor missing. Raises
+        StorageError.
+
+        A partition is missing if it has a checkpointed high watermark above 0, but is in no log
+        directory of this broker. `anywhere` has the partitions in all log directories.
+        """
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:
                 self.missing[partition] = offset
@@ -433,8 +439,9 @@ class LogDirectory:
         if partition in self.missing:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the directory of {partition} is missing from {self.path}; its high watermark was"
-                f" {self.missing[partition]}: restore the directory and restart this broker",
+                f"the directory of {partition} is missing from {self.path}; the checkpointed"
+                f" high watermark is {self.missing[partition]}: restore the directory, and"
+                " restart this broker",
             )
 
     def give_up(self, partition: TopicPartition) -> None:
@@ -444,9 +451,9 @@ class LogDirectory:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
-        """Write the clean mark, the file of a clean shutdown. Call this when all logs are durable
-        and closed. Without effect if the disk has failed, or suspect replicas of this start are
-        still in the ISR or eligible."""
+        """Write the clean mark, the file of a clean shutdown. All logs must be durable and closed.
+        Without effect if the disk has failed, or if a suspect replica of this start has not left
+        the ISR and the eligible replicas yet."""
         if self.failure is None and self._boot is not None:
             # In this order: if the disk has no space for the mark, the boot id is still there.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

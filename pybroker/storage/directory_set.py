@@ -66,8 +66,8 @@ class DirectorySet:
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Stop expecting the partition's missing directory in any log directory. Raises
-        StorageError."""
+        """Remove the partition, whose directory has disappeared, from `missing` and from the
+        checkpoints of all usable log directories. Raises StorageError."""
         for directory in self.usable():
             directory.give_up(partition)
 
@@ -151,11 +151,13 @@ class DirectorySet:
         return all(directory.meta() is None for directory in self.usable())
 
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
-        """Find the lost directories. Return path -> id of each usable directory, and the list of
-        all directories, which the caller must store in each usable one. Writes nothing.
-        `expects_data`: this broker had partitions, so empty directories mean lost data.
+        """Find the lost directories, and give each new directory an id. Return path -> id of each
+        usable directory, and the list of all directories of the broker. Writes nothing: the caller
+        must store the list in each usable directory. `expects_data`: this broker had partitions
+        before, so empty directories mean lost data.
 
-        Raises StartupError if one directory is a copy of another; StorageError."""
+        Raises StartupError if one directory is a copy of another; StorageError.
+        """
         ids = self._ids()
         known = self._newest_family()
         present = set(ids.values())
@@ -228,8 +230,9 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Find a lost directory that has partitions but no `meta.properties`. Add its id to `ids`
-        again, and remove it from `lost`."""
+        """Find each directory that counts as lost only because it has no `meta.properties`: it has
+        partitions and a known path. Add its known id to `ids`, and remove the directory from
+        `lost`."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():

@@ -59,8 +59,8 @@ class Durability:
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Return whether flush.messages allows a later flush. If so, all records below the log end
-        offset `end` count as durable from now on."""
+        """Return whether flush.messages allows to flush the records below the log end offset `end`
+        later. If the result is True, these records count as durable from now on."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end

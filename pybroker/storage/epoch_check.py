@@ -63,8 +63,9 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
-    """Return whether the batch's leader epoch agrees with `history`. A batch without a leader
-    epoch, below the log start offset or with an offset of unknown epoch agrees."""
+    """Return whether the batch's leader epoch agrees with `history`. True for a batch without a
+    leader epoch, for a batch that ends below the log start offset, and for a batch whose last
+    offset has no known epoch."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)
@@ -74,8 +75,8 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Return whether an epoch of `history` begins inside the batch. Only the first epoch of a log
-    may."""
+    """Return whether an epoch of `history` begins inside the batch. The first epoch does not count,
+    because the log start offset may be inside a batch."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)
@@ -165,7 +166,8 @@ def _rise(runs: Sequence[_Run]) -> bool:
 
 
 def _corrupt_run(runs: Sequence[_Run]) -> _Run:
-    """Return the batches of one leader epoch that are to blame for a falling epoch."""
+    """Return the batches whose leader epoch is probably corrupt, in a log whose leader epochs fall
+    somewhere."""
     # If removing a single batch leaves epochs that never fall, that batch is to blame. Otherwise it
     # is the first run whose epoch is higher than that of a later run.
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)

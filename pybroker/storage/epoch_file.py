@@ -65,12 +65,13 @@ class EpochFile:
 
     @property
     def is_owed(self) -> bool:
-        """Whether `persist` must be called before the log is closed. Epochs without records need no
-        write."""
+        """Whether `persist` must be called before the log is closed. False if the only changes are
+        new epochs without records."""
         return self.changed and not (self._begins_only and self._precedes is None)
 
     def comes_after(self, path: str) -> None:
-        """Let the next `persist` first sync the file at `path`, in the same directory."""
+        """Let the next `persist` sync the file at `path` before it writes the epoch file. Both
+        files are in the same directory."""
         self._precedes = path
 
     def record(self, epoch: int, start_offset: int) -> None:

@@ -13,7 +13,8 @@ EPOCH_MAX: Final = 2**31 - 1
 
 
 class EpochStart(NamedTuple):
-    """A leader epoch and its first offset. A log may have no record of the epoch."""
+    """A leader epoch and its first offset. The epoch may be empty: the log then has no batch of
+    this epoch."""
 
     epoch: int
     start_offset: int
@@ -86,8 +87,9 @@ class EpochHistory:
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Remove the leader epochs that end at or below `start_offset`. The epoch that contains
-        `start_offset` begins there. Return whether the history changed."""
+        """Remove the leader epochs that end at or below `start_offset`. If an epoch contains
+        `start_offset`, move the beginning of this epoch to `start_offset`. Return whether the
+        history changed."""
         covering = bisect.bisect_right(
             self._entries, start_offset, key=lambda entry: entry.start_offset
         )

@@ -125,7 +125,7 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """Return the name of a directory with files of a partition that are not its log in use. The
+    """Return the name for a directory of a partition that does not contain the log in use. The
     purposes:
 
     - DELETED_DIRECTORY: the topic is deleted, and the files are removed later.
@@ -135,7 +135,8 @@ def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose
       that `can_have_future`.
 
     `unique` distinguishes several directories of a partition. As in Kafka, a long topic name is cut
-    so that the result has at most 255 characters."""
+    so that the result has at most 255 characters.
+    """
     suffix = f"-{topic_partition.partition}.{unique.hex}-{purpose}"
     return topic_partition.topic[: NAME_LENGTH_MAX - len(suffix)] + suffix
 

@@ -54,8 +54,8 @@ class _reported:
 
 
 class _reported_write(_reported):
-    """Wrap a write: a full disk raises DiskFull, any other failure StorageError. Not for a sync of
-    acknowledged bytes, because a log stays in use after DiskFull."""
+    """Wrap a write: a full disk raises DiskFull, any other failure StorageError. Do not wrap a
+    sync: a failed sync may lose acknowledged records, but the log stays in use after DiskFull."""
 
     __slots__ = ()
 

@@ -54,7 +54,7 @@ class IndexTable:
 
     def _note_size(self, size: int) -> tuple[int, bytearray]:
         """Return the number of entries in the file, and the bytes of the entries that are only in
-        memory."""
+        memory. If the number is unknown, compute it from `size`, the size of the file in bytes."""
         if self._state[0] < 0:
             self._state = (size // self._entry.size, self._state[1])
         return self._state

@@ -150,8 +150,8 @@ def _open(
     known: Known,
     now_ms: int,
 ) -> Opened:
-    """Open the log, and check only the batches that `known` requires. Raises StorageError. Raises
-    CorruptionError if another batch is corrupt."""
+    """Open the log. Recovery checks only the batches that `known` requires. Raises StorageError.
+    Raises CorruptionError if a later step reads a corrupt batch."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -437,8 +437,8 @@ class _Loader:
 
     @staticmethod
     def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:
-        """Add the leader epochs of batches below the first epoch of `history`. Return whether it
-        changed."""
+        """Add the leader epochs of the batches below the first epoch of `history`. Return whether
+        `history` changed."""
         known = history.entries
         if not known or known[0].start_offset <= log_start:
             return False

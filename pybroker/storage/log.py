@@ -151,11 +151,13 @@ class Log:
         return tuple.__new__(AppendResult, result)  # faster than AppendResult(...)
 
     def append_replicated(self, data: Buffer, *, now_ms: int, epoch_max: int = EPOCH_MAX) -> None:
-        """Append batches from the leader to the follower's log, unchanged. Leader epochs may be at
-        most `epoch_max`. A partial batch at the end of `data` is ignored.
+        """Append batches from the leader to the follower's log, unchanged. A partial batch at the
+        end of `data` is ignored.
 
-        Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum, and for offsets or epochs that do
-        not follow the log; KAFKA_STORAGE_ERROR."""
+        Raises BrokerError CORRUPT_MESSAGE if a checksum is wrong, if a batch begins below the end
+        of the log or of the previous batch, or if a leader epoch falls or is above `epoch_max`.
+        Raises BrokerError KAFKA_STORAGE_ERROR.
+        """
         self._check_usable()
         batches = lookup.checked_batches(data, self.log_end_offset, self.latest_epoch, epoch_max)
         if not batches:
@@ -343,7 +345,8 @@ class Log:
         return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch at `start_offset`. Its first append makes the epoch durable."""
+        """Begin the leader epoch `epoch` at `start_offset`. The first append in this epoch makes
+        the epoch durable."""
         self.epoch_file.begin(epoch, start_offset, self.log_end_offset)
 
     def persist_epochs(self) -> None:
@@ -464,9 +467,9 @@ class Log:
         return self.recovery_point < self.segments.active.base_offset
 
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
-        """Make all appended records durable and raise the recovery point; with `closed_only` only
-        those of closed segments. Waits for the disk; any thread may call it. Raises BrokerError
-        KAFKA_STORAGE_ERROR: unless the disk was full, the log is unusable then."""
+        """Make all appended records durable and raise the recovery point; with `closed_only`, only
+        the records of closed segments. Waits for the disk; any thread may call it. Raises
+        BrokerError KAFKA_STORAGE_ERROR. Then the log is unusable, unless the disk was full."""
         with self._making_durable():
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 

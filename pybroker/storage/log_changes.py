@@ -1,7 +1,8 @@
-"""Notes which partitions have changed since a periodic duty last looked at them.
+"""Notes which partitions have changed, so that periodic work (retention, compaction, checkpoints,
+flushes and others) looks only at these.
 
-A writer first changes the log, then notes it. A duty first removes the note, then reads the log. So
-no change is missed, and a superfluous note does no harm.
+A writer first changes the log, then adds the note. Periodic work first removes the note, then reads
+the log. So no change is missed, and a superfluous note does no harm.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class LogChanges:
         self._readers: list[ChangeReader] = []
 
     def note(self, partition: TopicPartition) -> None:
-        """Note a change of the partition for every periodic duty."""
+        """Note a change of the partition for all periodic work."""
         self.note_files(partition)
         self._touched[partition] = None
 
     def note_files(self, partition: TopicPartition) -> None:
-        """Note a change of the partition for the duties that write or remove files."""
+        """Note a change of the partition for the work that writes or removes files."""
         self.unflushed.add(partition)
         self.unsaved.add(partition)
         self.doomed.add(partition)
@@ -52,7 +53,8 @@ class LogChanges:
         self._touched[partition] = None
 
     def touch(self, partition: TopicPartition) -> None:
-        """Note a change of the partition that changed no file, such as a new role."""
+        """Note a change of the partition that needs no write or removal of a file, such as a new
+        role."""
         self._touched[partition] = None
 
     def reader(self, partitions: Iterable[TopicPartition] = ()) -> ChangeReader:
@@ -62,7 +64,7 @@ class LogChanges:
         return reader
 
     def share(self) -> None:
-        """Give all notes to all readers. Call it on the event loop only."""
+        """Move the new notes to all readers. Call it on the event loop only."""
         touched = self._touched.copy()
         for partition in touched:
             self._touched.pop(partition, None)
@@ -80,7 +82,7 @@ class LogChanges:
 
 
 class ChangeReader:
-    """The notes for one periodic duty, which runs on the event loop."""
+    """The notes for one kind of periodic work, which runs on the event loop."""
 
     __slots__ = ("_changes", "noted")
 
@@ -90,7 +92,7 @@ class ChangeReader:
         """The partitions that the duty has to look at, without the newest notes."""
 
     def take(self) -> list[TopicPartition]:
-        """Remove and return all notes, in their order. Read the logs only afterwards."""
+        """Remove and return all notes, oldest first. Read the logs only after this call."""
         self._changes.share()
         taken = list(self.noted)
         self.noted.clear()
@@ -106,7 +108,7 @@ class ChangeReader:
 
 
 def take(noted: set[TopicPartition]) -> set[TopicPartition]:
-    """Remove and return all notes in the set. Read the logs only afterwards."""
+    """Remove and return all notes in the set. Read the logs only after this call."""
     taken = noted.copy()
     noted.difference_update(taken)
     return taken

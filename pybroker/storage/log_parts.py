@@ -38,8 +38,10 @@ class Damage:
     """The first corrupt range of a log: the bytes at `position` in the file `path` were changed or
     lost. Readers still get the records below `offset`.
 
-    `is_whole`: all records are intact, and only the leader epoch in a batch header is wrong. With
-    `is_doubt`, the wrong one is either this leader epoch or the one in the epoch file."""
+    `is_whole`: all records are intact, and only the leader epoch in a batch header is wrong.
+    `is_doubt`: a leader epoch in a batch header contradicts the epoch file, and either of the two
+    may be the wrong one.
+    """
 
     offset: int
     path: str
@@ -75,7 +77,7 @@ class Damage:
                 0,
                 path,
                 0,
-                "the log is damaged, and its file pybroker.damaged cannot be read either",
+                "the file pybroker.damaged, which describes the damage, cannot be read",
             )
 
     def told(self, topic_partition: TopicPartition) -> str:
@@ -140,12 +142,13 @@ class LogOwner:
     """The callbacks of a log to the log manager.
 
     - `lowering`: lowers the checkpointed values of a partition to at most an offset. A log calls it
-      before and after each truncation, because a checkpoint may be written between.
+      before and after each truncation, because another thread may checkpoint the old values during
+      the truncation.
     - `failed`: called after a failure that ends the use of the log.
     - `refused`: called after a write that failed because the disk was full; the log stays usable.
     - `sync_due`: requests a flush soon, because of flush.messages. If the result is False, the log
       flushes itself.
-    - `changes`: receives the log's notes of changes, for the periodic duties.
+    - `changes`: receives the log's notes of changes, for periodic work.
     """
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None

@@ -73,9 +73,11 @@ def checked_batches(
 ) -> list[tuple[int, BatchHeader]]:
     """Return the position in `data` and the header of each whole batch that the leader sent.
 
-    Raises BrokerError CORRUPT_MESSAGE for a wrong checksum, for offsets that do not rise from
-    `expected` on, and for leader epochs that fall, or that are not between `epoch` and
-    `epoch_max`."""
+    Raises BrokerError CORRUPT_MESSAGE if a checksum is wrong, if a batch begins below the end of
+    the previous batch, or if a leader epoch is below that of the previous batch or above
+    `epoch_max`. For the first batch, `expected` and `epoch` replace the end and the leader epoch of
+    the previous batch.
+    """
     try:
         batches = list(iter_headers(data))
     except CorruptionError as error:

@@ -265,8 +265,12 @@ class LogManager:
         partition yet. `is_copied`: another broker leads, so a lost log can be copied from it.
 
         Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
-        BrokerError KAFKA_STORAGE_ERROR if the log is unusable, may be in an offline or lost
-        directory, or is incomplete and would lead. Raises StorageError."""
+        StorageError. Raises BrokerError KAFKA_STORAGE_ERROR in these cases:
+
+        - The log is unusable.
+        - The log may be in an offline or lost log directory, or its own directory has disappeared.
+        - The log is incomplete, and `is_copied` is False.
+        """
         with self._lock:
             existing = self._logs.get(partition)
             if existing is not None:
@@ -343,8 +347,8 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition, *, is_replaced: bool = False) -> None:
-        """Rename the partition's directory to `*-stray`. `is_replaced`: a copy of the leader's log
-        replaces the log. Waits for the disk. Raises StorageError."""
+        """Close the partition's log, and rename its directory to `*-stray`. `is_replaced`: the
+        broker will copy the log from the leader again. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)

@@ -1,10 +1,10 @@
 """The move of a replica from one log directory to another (KIP-113), while the broker serves it.
 
 The log is copied into a directory `*-future`, which gets its final name when the copy is nearly
-complete. Then the copy gets the last records, replaces the original, and the original is
-removed. After a kill in between, the next start uses the longer of the two logs. Before a
-truncation the broker marks the log that is not in use as outdated, and the next start never uses
-an outdated log.
+complete. Then the copy gets the last records, replaces the original, and the original is removed.
+If the broker is killed while both logs exist, the next start uses the longer one. Before a
+truncation the broker marks the log that is not in use as outdated, and the next start never uses an
+outdated log.
 """
 
 from __future__ import annotations
@@ -377,8 +377,8 @@ def forget_move(log: Log, disk: Disk) -> None:
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
     """Return the log to keep and the log to remove, of two logs that a kill during a move has left.
-    An outdated log is removed, else the shorter one; if they are equally long, the original. Raises
-    CorruptionError if neither log is marked as a copy."""
+    If one log is marked as outdated, remove this log. Otherwise remove the shorter log, or the
+    original if both are equally long. Raises CorruptionError if neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

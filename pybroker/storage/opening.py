@@ -198,8 +198,9 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Handle the interrupted moves of which only one log remains. This log is not served while
-        the move's other log directory is offline or lost, unless the operator accepts the loss."""
+        """Handle the interrupted moves of which only one log remains. If the log directory of the
+        other log is offline or lost, close the remaining log, so that it is not served. Serve it if
+        the operator accepts the loss of that log directory."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):

@@ -154,9 +154,9 @@ class ProducerState:
     def verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard of a transactional batch that begins with `sequence`, for the
-        transaction coordinator to confirm. Return None if the producer has an open transaction in
-        this partition."""
+        """Return the guard for a transactional batch that begins with `sequence`. The leader may
+        append the batch once the transaction coordinator has confirmed the transaction. Return None
+        if no guard is needed: the producer has an open transaction in this partition."""
         entry = self.entries.get(producer_id)
         if entry is not None and entry.has_transaction:
             return None
@@ -248,8 +248,8 @@ class ProducerState:
             )
 
     def refuse(self, producer_id: int, epoch: int) -> None:
-        """Remove the producer's guard, unless it has a later epoch: the partition is not in the
-        transaction of the producer with `epoch`."""
+        """Remove the producer's guard: the transaction coordinator says that the partition is not
+        in the producer's transaction. Keep a guard with a producer epoch above `epoch`."""
         found = self.verifications.get(producer_id)
         if found is not None and found.epoch <= epoch:
             del self.verifications[producer_id]

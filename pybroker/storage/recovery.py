@@ -80,8 +80,8 @@ def scan(
 ) -> ScanEnd:
     """Check the batches in `file` from `position` on, and call `visit` for each valid one. Return
     the end of the valid batches. A valid batch has a right header and checksum, and offsets above
-    those of the batch before it. With `may_have_gaps` False, the last batch must begin exactly
-    where the batch before it ends."""
+    those of the batch before it. With `may_have_gaps` False, the last batch of the file must begin
+    exactly at the end of the batch before it."""
     chunk = b""
     start = position
     while position < size:
@@ -91,10 +91,10 @@ def scan(
         try:
             header = read_header(chunk, position - start)
         except CorruptionError as error:
-            return ScanEnd(position, next_offset, str(error), _ends_elsewhere(file, position, size))
+            return ScanEnd(position, next_offset, str(error), _has_bad_length(file, position, size))
         if header.size > left:
             reason = f"the batch has {header.size} bytes, the file has only {left} more bytes"
-            is_complete = _ends_elsewhere(file, position, size)
+            is_complete = _has_bad_length(file, position, size)
             return ScanEnd(position, next_offset, reason, is_complete)
         if position + header.size > start + len(chunk):
             start, chunk = position, file.pread(position, min(max(CHUNK_BYTES, header.size), left))
@@ -108,7 +108,7 @@ def scan(
                 f"the batch begins at offset {header.base_offset}, expected {next_offset} or more",
                 True,
             )
-        if header.base_offset > next_offset and _stands_out(file, position, size, next_offset):
+        if header.base_offset > next_offset and _is_too_high(file, position, size, next_offset):
             return ScanEnd(
                 position,
                 next_offset,
@@ -118,7 +118,7 @@ def scan(
         if (
             header.base_offset > next_offset
             and not may_have_gaps
-            and not _has_successor(file, position + header.size, size)
+            and not _is_plausible_batch(file, position + header.size, size)
         ):
             reason = f"the last batch begins at offset {header.base_offset}, expected {next_offset}"
             return ScanEnd(position, next_offset, reason, True)
@@ -130,18 +130,17 @@ def scan(
     return ScanEnd(position, next_offset, None)
 
 
-def _has_successor(file: File, position: int, size: int) -> bool:
-    """Return whether a whole batch seems to begin at `position`: the header is plausible, and the
-    file is long enough."""
+def _is_plausible_batch(file: File, position: int, size: int) -> bool:
+    """Return whether a complete batch with a plausible header begins at `position`."""
     try:
         return position + read_header(file.pread(position, HEADER_SIZE), 0).size <= size
     except CorruptionError:
         return False
 
 
-def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the base offset of the batch at `position` is wrong, judged by the next
-    batch."""
+def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
+    """Return whether the batch at `position` has a base offset that is too high: the next batch has
+    a lower base offset, which fits."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -153,9 +152,9 @@ def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
     return is_between and _is_batch(file, chunk, 0, behind, size, expected)
 
 
-def _ends_elsewhere(file: File, position: int, size: int) -> bool:
-    """Return whether the bytes at `position` are a whole batch whose length field or magic is
-    corrupt."""
+def _has_bad_length(file: File, position: int, size: int) -> bool:
+    """Return whether a complete batch begins at `position` of which only the length field or the
+    magic byte is corrupt."""
     # The checksum covers neither field. So it is computed for several ends of the batch: each
     # position where the next base offset follows, and the last 8 positions of the file.
     left = size - position
@@ -226,9 +225,10 @@ def recover(
 
     `segments` are all segments, in order. A log that ends below `floor_offset` is damaged. A
     segment that begins above `gapless_from` must begin at the end of the previous one.
-    `trusts_indexes`: the machine has been up since the last write, so the index files are kept and
-    a whole invalid batch is corrupt. `visit` is called for each valid batch that is checked. With
-    `accepts_loss` all records from a corrupt range on are cut off."""
+    `trusts_indexes`: the machine has been up since the last write. So the index files are kept, and
+    an invalid batch of full length is corrupt, not torn. `visit` is called for each valid batch
+    that is checked. `accepts_loss`: cut off all records from a corrupt range on.
+    """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
         default=0,

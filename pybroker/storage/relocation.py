@@ -139,9 +139,9 @@ class Relocations:
             table.lock.release()
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
-        """Make the copy, which has replaced the log, durable, and remove the old log from the log
-        directory `origin`. Waits for the disk. Raises BrokerError, StorageError; then the old log's
-        directory is renamed to `*-stray`."""
+        """Make the copy durable, which has already replaced the log. Then remove the old log from
+        the log directory `origin`. Waits for the disk. Raises BrokerError, StorageError; after an
+        error, the old log's directory is renamed to `*-stray` instead."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None
@@ -218,8 +218,8 @@ class Relocations:
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """Cancel the moves from or to a failed log directory, and leave their copies alone.
-        `partitions` have their log in use there."""
+        """Cancel the moves from or to the failed log directory `directory`. Their copies stay on
+        the disk. `partitions` are the partitions whose log in use is in `directory`."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()

@@ -120,7 +120,7 @@ class ReplicaHealth:
         return next((each for each, keys in self._replicas.items() if key in keys), Health.WHOLE)
 
     def having(self, *healths: Health) -> list[TopicPartition]:
-        """Return the replicas with one of these healths, but never WHOLE replicas."""
+        """Return the replicas with one of these healths. WHOLE replicas are never returned."""
         return [key for each in healths for key in list(self._replicas[each])]
 
     def allows(self, key: TopicPartition, event: Event) -> bool:
@@ -128,7 +128,8 @@ class ReplicaHealth:
         return self[key] in LEGAL_MOVES[event]
 
     def allowing(self, event: Event) -> list[TopicPartition]:
-        """Return the replicas for which the event is legal now, but never WHOLE replicas."""
+        """Return the replicas for which the event is legal now. WHOLE replicas are never
+        returned."""
         if not any(self._replicas.values()):
             return []
         return self.having(*LEGAL_MOVES[event])
@@ -206,8 +207,8 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Let an incomplete replica lead again. No live replica may have more records. Without
-        effect for any other replica."""
+        """Let an incomplete replica lead again. The caller knows that no live replica has more
+        records. Without effect for a replica that is not incomplete."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):

@@ -28,11 +28,14 @@ def expired(
     high_watermark: int,
     by_age: bool = True,
 ) -> int:
-    """Return how many of the oldest segments may be deleted, up to the first that must stay. A
-    segment may go if it is below the log start offset or too old, or if the later segments have at
+    """Return how many of the oldest segments may be deleted. The first segment that must stay ends
+    the count.
+
+    A segment may go if it is below the log start offset. With `by_age` and the cleanup policy
+    delete, a segment may also go if it is older than retention.ms, or if the later segments have at
     least retention.bytes. A segment with records at or above the high watermark must stay, and so
-    must an empty last segment. If the topic is only compacted, or `by_age` is False, only segments
-    below the log start offset may go."""
+    must an empty last segment.
+    """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
     for segment in segments:

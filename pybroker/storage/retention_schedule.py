@@ -1,5 +1,5 @@
-"""Decides when retention looks at which log: after a change, and when the oldest segment may be too
-old."""
+"""Decides when retention checks which log: after a change of the log, and when the oldest segment
+may be too old."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ lost."""
 
 
 class RetentionSchedule:
-    """The logs at which retention has to look. `changes` yields the partitions whose log or high
+    """The logs that retention has to check. `changes` yields the partitions whose log or high
     watermark has changed. Use it from the event loop only."""
 
     def __init__(self, changes: ChangeReader, log_of: Callable[[TopicPartition], Log | None]):
@@ -29,14 +29,14 @@ class RetentionSchedule:
         self._waiting = DueQueue[TopicPartition]()
 
     def due(self, now_ms: int) -> list[TopicPartition]:
-        """Return the partitions at whose logs retention has to look at the time `now_ms` (ms since
+        """Return the partitions whose logs retention has to check at the time `now_ms` (ms since
         1970). The caller must call `looked_at` for each."""
         found = dict.fromkeys(self._changes.take())
         found.update(dict.fromkeys(self._waiting.take_due(now_ms)))
         return [key for key in found if self._log_of(key) is not None]
 
     def looked_at(self, key: TopicPartition, now_ms: int, busy: Container[TopicPartition]) -> None:
-        """Record that retention has looked at this log at the time `now_ms` (ms since 1970). A log
+        """Record that retention has checked this log at the time `now_ms` (ms since 1970). A log
         that retention could not change, such as one in `busy`, is due again at once."""
         log = self._log_of(key)
         if log is None:

@@ -138,7 +138,8 @@ def _bounded(epoch_of: EpochOf, epoch_max: int) -> EpochOf:
 
 
 def _segment_at(log: Log, place: Place) -> Segment | None:
-    """Return the segment with `place`, or the next one if it was deleted; None if there is none."""
+    """Return the segment that contains `place`. If this segment was deleted, return the next one;
+    None if there is none."""
     return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
 
 

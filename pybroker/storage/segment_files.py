@@ -2,8 +2,8 @@
 does.
 
 The log cleaner writes and syncs files `*.cleaned`, then renames them to `*.swap`, the file of
-batches last. This last rename decides the replacement: a later start of the broker completes it.
-Then the old files are removed, and the new files get their final names.
+batches last. After this last rename the replacement is decided: if the broker stops, its next start
+completes the replacement. Then the old files are removed, and the new files get their final names.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ def is_due(
     jitter_ms: int,
     age_ms: int,
 ) -> bool:
-    """Return whether `batch` must go to a new segment. `active` is the current segment.
-    `pending_bytes` will be written to it ahead of `batch`. `age_ms` is the time since the segment
-    began; it counts as the age if the records have no timestamps. The log rolls `jitter_ms` before
-    the age limit."""
+    """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
+    batches that are still to be written to the segment `active`. `age_ms` is the time since this
+    segment began; it is used if records have no timestamps. The age limit is segment.ms less
+    `jitter_ms`."""
     if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
         return True
     size = active.size + pending_bytes
@@ -98,8 +98,9 @@ class SegmentRoll:
     def is_due(
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
-        """Return whether `batch` must go to a new segment. `pending_bytes` are still to be written
-        to the active segment before it. If not, `room` has the limits for the next batches."""
+        """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
+        batches that are still to be written to the active segment. If the result is False, `room`
+        has the limits for the next batches."""
         room = self.room
         if (
             active.size + pending_bytes + batch.size <= room.size_bytes

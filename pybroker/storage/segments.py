@@ -122,8 +122,9 @@ class Segments:
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove these segments in the given order, which must leave no gap after a crash. The
-        files are renamed now; `remove_doomed` removes them after the wall-clock time `due_ms`."""
+        """Remove these segments, in this order: a crash after any of them must leave no gap in the
+        log. The files are renamed now; `remove_doomed` removes them after the wall-clock time
+        `due_ms`."""
         removed = list(gone)
         with self._swap:
             self._set(tuple(segment for segment in self._state if segment not in removed))
@@ -223,8 +224,8 @@ class Segments:
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Sync the names of the log's files, unless the first `changes` changes of names are synced
-        already."""
+        """Sync the names of the log's files, whose number of changes is `changes`. Without effect
+        if all these changes are synced already."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes

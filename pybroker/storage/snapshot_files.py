@@ -70,8 +70,8 @@ class SnapshotFiles:
         return None
 
     def keep(self, bases: Iterable[int], end_offset: int) -> None:
-        """Remove all snapshots but the newest two at or below `end_offset`, and those at the base
-        offsets of segments (`bases`)."""
+        """Keep the newest two snapshots at or below `end_offset`, and those at the base offsets of
+        segments (`bases`). Remove all others, and all snapshots above `end_offset`."""
         wanted = {offset for offset in self._offsets if offset <= end_offset}
         newest = sorted(wanted)[-_KEPT_MIN:]
         kept = wanted & {*bases, *newest}

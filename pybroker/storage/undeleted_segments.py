@@ -1,5 +1,5 @@
-"""Restores deleted segments after a power loss has undone a part of their deletion. Otherwise the
-log would lack segments in its middle, or all of its segments."""
+"""Restores deleted segments after a power loss that has undone the deletion of some segments, but
+not of others. Without them the log would have a gap, or no segment at all."""
 
 from __future__ import annotations
 
