@@ -177,8 +177,8 @@ def client_options(
     **given: object,
 ) -> dict[str, Any]:
     """Return a client's options: a value in `overrides` (key=value) wins over the file, and the
-    file over the flags in `given`. A partition without a leader is an error after `LEADERLESS_MS`,
-    unless `leaderless_timeout_ms=0`. Raises ConfigError."""
+    file over the flags in `given`. Unless `leaderless_timeout_ms` is set, a partition without a
+    leader is an error after LEADERLESS_MS. Raises ConfigError."""
     options: dict[str, Any] = {"leaderless_timeout_ms": LEADERLESS_MS}
     options |= {name: value for name, value in given.items() if value is not None}
     layers: list[Mapping[str, object]] = [
@@ -203,8 +203,8 @@ def _usage_text(error: click.UsageError) -> str:
 
 
 def sentence_of(error: PybrokerError) -> str:
-    """Return the error message in the broker's response, as Kafka's tools do, or the error's text
-    with its name."""
+    """Return what Kafka's tools print for an error: the error message in the broker's response. If
+    the response has none, return the error's text with its name."""
     # By attribute, not by class: `pybroker start` loads this module too, and must not have to load
     # the client.
     return getattr(error, "broker_sentence", "") or str(error)

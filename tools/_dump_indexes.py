@@ -36,9 +36,9 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """The choices for printing an index. `sanity_only`: only the check that a broker runs at its
-    start. `verify_only`: only the comparison with the log. `max_message_size`: the maximum size
-    (bytes) of the batch that an entry points to."""
+    """The choices for printing an index. `sanity_only`: instead of the entries, print the result of
+    the check that a broker makes at its start. `verify_only`: only compare the index with the log.
+    `max_message_size`: the maximum size (bytes) of the batch to which an entry points."""
 
     sanity_only: bool = False
     verify_only: bool = False
@@ -194,7 +194,8 @@ def _snapshot_fault(data: bytes) -> str | None:
 
 
 class _Positions:
-    """Finds positions in an offset index. Ascending offsets read the file only once."""
+    """Finds positions in an offset index. If the offsets ascend from call to call, the file is read
+    only once."""
 
     def __init__(self, path: Path, base: int) -> None:
         self._entries = iter(_offset_entries(path, base)) if path.exists() else iter(())
@@ -287,8 +288,8 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
-    """Return the last offset of the batch at `position` in the log. Raises Failure without a batch
-    that ends within `limit` bytes."""
+    """Return the last offset of the batch at `position` in the log. Raises Failure if the log has
+    no complete batch there, or if the batch is longer than `limit` bytes."""
     if not 0 <= position <= log.size:
         raise Failure(
             f"{path}: an entry has the position {position}, but the log has only {log.size} bytes"

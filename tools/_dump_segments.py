@@ -69,8 +69,8 @@ class StoredBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The choices for printing a log. `deep`: each record. `contents`: keys and values.
-    `skip_metadata`: only keys and values."""
+    """The choices for printing a log. `deep`: print each record, not only the batches. `contents`:
+    print keys and values too. `skip_metadata`: print keys and values only."""
 
     deep: bool = False
     contents: bool = False
@@ -92,8 +92,9 @@ class Complaints:
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that Kafka's tool prints for these faults, in its order: offset
-        mismatches and gaps from the last to the first."""
+        """Yield the lines that Kafka's tool prints for these faults, in the tool's order: offset
+        mismatches and gaps are printed from the last to the first, all other faults from the first
+        to the last."""
         for path, pairs in self.mismatches.items():
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {a}, log offset: {b}" for a, b in reversed(pairs))

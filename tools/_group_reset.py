@@ -183,7 +183,8 @@ def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
 
 
 def parse_datetime(text: str) -> int:
-    """Return the ms since 1970 of a time in ISO 8601, in UTC without a zone. Raises Failure."""
+    """Return the time in ms since 1970 of an ISO 8601 text. A text without a time zone is in UTC.
+    Raises Failure."""
     if "T" not in text:
         raise Failure(
             "Error parsing timestamp. It does not contain a 'T' according to ISO8601 format"

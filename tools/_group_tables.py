@@ -133,8 +133,8 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
     """Return the table of `consumer-groups --describe --members`. `verbose` adds the column
-    ASSIGNMENT. `shown` is the result of `show_state`: True fits the columns to the members, False
-    keeps Kafka's default widths. Raises MalformedInput."""
+    ASSIGNMENT. `shown` is the result of `show_state`. If it is True, the columns are as wide as
+    their values need; else they have Kafka's default widths. Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()
@@ -180,8 +180,8 @@ def state_lines(group: GroupDescription) -> list[str]:
 
 
 def active_member_lines(group: GroupDescription) -> list[str]:
-    """Return one line for each member of a group that the coordinator did not delete or change
-    because of these members."""
+    """Return one line for each member of the group. The lines explain why the coordinator has
+    refused to delete or change the group."""
     return [
         f"  still in group '{group.group_id}': {member.member_id}"
         + (f" (instance {member.group_instance_id})" if member.group_instance_id else "")

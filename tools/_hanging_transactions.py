@@ -33,9 +33,9 @@ class OpenProducer:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The partitions to search. `topic` and `partition` name them; `broker` limits the search to
-    partitions with a replica on this broker. None means no limit. A transaction counts if its
-    producer has sent no batch for `duration_ms`."""
+    """The transactions to search. `topic` and `partition` name the partitions; `broker` limits the
+    search to partitions with a replica on this broker. None means no limit. A transaction counts
+    only if its producer has sent no batch for `duration_ms`."""
 
     topic: str | None
     partition: int | None
@@ -44,7 +44,8 @@ class Scope:
 
 
 def failed(message: str, error: PybrokerError) -> Failure:
-    """Return the Failure with the text of Kafka's tool for `error`."""
+    """Return a Failure whose text is `message` and the reason of `error`, as Kafka's tool prints
+    them."""
     reason = sentence_of(error).rstrip(".")
     return Failure(f"{message}: {reason}. Enable debug logging for additional detail.")
 

@@ -15,8 +15,9 @@ EXIT_BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """An event that the first SIGTERM or SIGINT sets, inside a `with` block on an event loop. A
-    second signal has its default effect."""
+    """An event that is set by the first SIGTERM or SIGINT. Use it as a context manager on an event
+    loop: the signals are handled inside the `with` block only. A second signal has its default
+    effect."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()

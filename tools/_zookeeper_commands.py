@@ -88,9 +88,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell. `options` are its option letters in getopt's form. `least` and `most`
-    (None: any number) bound the words after the options. A deprecated form has one more word, for a
-    watch or a version."""
+    """A command of the shell. `options` are its option letters in getopt's form. At least `least`
+    words and at most `most` (None: any number) follow the options. One more word than `most` is the
+    command's deprecated form: the word stands for a watch or a version."""
 
     usage: str
     run: Callable[[Session, Call], None]

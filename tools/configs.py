@@ -271,8 +271,8 @@ def headline(args: Args, name: str) -> str:
 
 
 async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> list[ConfigEntry]:
-    """Return the options of the resource, sorted by name: with `everything` all, otherwise those
-    that are set for the resource itself. Raises ClientError."""
+    """Return the options of the resource, sorted by name. With `everything`, return all options,
+    otherwise only those that are set for the resource itself. Raises ClientError."""
     found = await admin.describe_configs([resource], synonyms=True)
     entries = found[resource].check().entries
     wanted = None if everything else dynamic_source(resource)

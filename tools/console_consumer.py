@@ -244,9 +244,9 @@ def leaderless_ms(timeout_ms: int | None) -> int:
 def group_of(
     flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
 ) -> str | None:
-    """Return the group from --group (`flag`), --consumer-property (`words`) or --consumer.config,
-    None without one. Raises click.UsageError, with Kafka's message, for different groups, or for a
-    group with a `partition`."""
+    """Return the group from --group (`flag`), --consumer-property (`words`) or --consumer.config;
+    None if none of them names a group. Raises click.UsageError, with Kafka's message, if they name
+    different groups, or if both a group and a `partition` are given."""
     places = (
         flag,
         parse_overrides(words).get("group.id"),
@@ -267,9 +267,9 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set the consumer option auto_offset_reset to `start` ("earliest" or "latest"). Only --offset
-    (`by_offset`) replaces a value in `options`. Raises Failure if that value contradicts
-    --from-beginning."""
+    """Set the consumer option auto_offset_reset to `start` ("earliest" or "latest"). A value that
+    is already in `options` is replaced only if `start` comes from --offset (`by_offset`). Raises
+    Failure if that value contradicts --from-beginning."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(
@@ -302,7 +302,8 @@ def parse_start(partition: int | None, offset: str | None, from_beginning: bool)
 @dataclass(frozen=True, slots=True)
 class Args:
     """The records to read: of one topic, or of all topics that match `include`, from `start` on.
-    `partition` limits them to one partition. Reading ends without a record for `timeout_ms`."""
+    `partition` limits them to one partition. Reading ends when no record has arrived for
+    `timeout_ms`."""
 
     topic: str | None
     include: str | None = None

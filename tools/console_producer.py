@@ -242,9 +242,9 @@ def command(
 async def send_lines(
     producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
-    """Send every line that `read` returns; with `sync` one after the other's acknowledgement.
-    Return the exit code, 1 if a record was not delivered. Raises Failure for a malformed line,
-    after sending the lines before it."""
+    """Send every line that `read` returns. With `sync`, send a line only after the previous one was
+    acknowledged. Return the exit code, 1 if a record was not delivered. Raises Failure for a
+    malformed line, after all lines before it were sent."""
     failures = Failures(topic)
     number = 0
     async with producer:
@@ -291,8 +291,8 @@ class Failures:
 
 
 async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines, without LF or CRLF. `read` returns chunks of input, empty at the end, in a
-    daemon thread, so that Ctrl-C ends the tool."""
+    """Yield the lines of input, without LF or CRLF. `read` returns the next chunk of input, and b""
+    at the end. `read` is called in a daemon thread, so that Ctrl-C ends the tool."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_AHEAD_MAX)

@@ -259,8 +259,8 @@ class Test:
         self._assign_ms_untold = 0
 
     def _print(self, since: Tally, until: Tally, assign_ms: int, start: str | None = None) -> None:
-        """Print a line about the records read since the previous tally; with `start` the final
-        line."""
+        """Print a line about the records that were read between the tallies `since` and `until`.
+        With `start`, print the final line."""
         elapsed_ms = until.moment_ms - since.moment_ms
         fetch_ms = elapsed_ms - assign_ms
         mib = (until.bytes - since.bytes) / MIB

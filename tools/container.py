@@ -108,8 +108,8 @@ def _settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _config(settings: Settings) -> BrokerConfig:
-    """Return the broker's parsed options. Raises ConfigError with one line for each fault and its
-    variable."""
+    """Return the broker's parsed options. Raises ConfigError with one line for each fault; the line
+    names the variable with the fault."""
     faults = list(settings.faults)
     config = None
     try:
@@ -145,7 +145,7 @@ def _execute(words: Sequence[str]) -> NoReturn:
 
 def check_health(environment: Mapping[str, str]) -> None:
     """Raise Failure unless the broker that these variables configure answers a request. Advertised
-    listeners are not used, because a start script may set them for the broker only."""
+    listeners are ignored: a start script may have set them in the broker's environment only."""
     settings = _settings(environment)
     properties = dict(settings.properties)
     properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")
@@ -164,8 +164,8 @@ async def _ask(listener: Listener) -> None:
 
 
 def own_listener(config: BrokerConfig) -> Listener:
-    """Return the broker's address inside the container: its inter-broker listener, on the loopback
-    interface if it is bound to all interfaces."""
+    """Return the address of the broker's inter-broker listener. If the listener is bound to all
+    interfaces, return its address on the loopback interface."""
     name = config.inter_broker_listener
     found = next(each for each in config.bound_listeners if each.name == name)
     if found.is_wildcard:

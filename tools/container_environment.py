@@ -112,7 +112,8 @@ class Settings:
     """The faults that prevent the broker's start; each fault names a variable."""
 
     def name_source(self, fault: str) -> str:
-        """Return the error message after the name of the variable that set the option."""
+        """Put the name of the variable that set the option before `fault`, an error message that
+        begins with the option."""
         named = re.match(r"[\w.-]+", fault)
         source = self.sources.get(named.group()) if named else None
         return f"{source}: {fault}" if source else fault

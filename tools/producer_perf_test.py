@@ -39,8 +39,9 @@ Payloads = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The topic, the records and the rate. `throughput` is in records per second, without a limit
-    if negative. `transaction_s` is the duration of a transaction in seconds, 0 for none."""
+    """The topic, the records and the rate. `throughput` is in records per second; a negative value
+    means no limit. `transaction_s` is the duration of a transaction in seconds; 0 means no
+    transactions."""
 
     topic: str
     record_count: int
@@ -312,8 +313,8 @@ class Stats:
 
 
 def percentiles(samples: Iterable[int], *shares: float) -> list[int]:
-    """Return for each of `shares` (0 to 1) the sample at that percentile (0.5: the median), 0
-    without samples."""
+    """Return the percentiles of the samples. `shares` are the wanted percentiles from 0 to 1, such
+    as 0.5 for the median. All percentiles are 0 if there are no samples."""
     ordered = sorted(samples)
     return [ordered[int(share * len(ordered))] if ordered else 0 for share in shares]
 

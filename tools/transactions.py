@@ -383,8 +383,8 @@ def now_ms() -> int:
 
 
 def show(titles: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Print the table of Kafka's tool, or one JSON object for each row; its keys are the titles
-    with a small first letter."""
+    """Print the table of Kafka's tool. With `as_json`, print one JSON object for each row instead;
+    the keys are the titles with a small first letter."""
     if as_json:
         for row in rows:
             write_json(

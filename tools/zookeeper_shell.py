@@ -115,8 +115,8 @@ def parse_args(words: Sequence[str]) -> Args:
 
 
 class TimedSession:
-    """A session with kazoo's methods, each limited to `limit_s` seconds. kazoo's own calls wait
-    without a limit for a lost connection."""
+    """A session with kazoo's methods. A call fails after `limit_s` seconds, while kazoo's own calls
+    wait without a limit if the connection is lost."""
 
     def __init__(self, client: Session, limit_s: float) -> None:
         self.client = client

@@ -10,8 +10,9 @@ from pybroker.storage.segment import SCRUB_BYTES, Segment
 
 
 class Blocks:
-    """A closed segment as blocks of whole batches. The caller processes the batches in `data` from
-    `position` on, and advances `position`, or calls `take` for one batch."""
+    """A closed segment as blocks of whole batches. The next batch begins at `position` in `data`.
+    The caller may process several batches in `data` and advance `position` itself, or call `take`
+    for one batch."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -42,7 +43,8 @@ class Blocks:
         return True
 
     def take(self) -> Batch:
-        """Return the next batch. Raises CorruptionError if its checksum is wrong."""
+        """Return the next batch, and advance `position` beyond it. Raises CorruptionError if its
+        checksum is wrong."""
         header = read_header(self.data, self.position)
         if not crc_matches(self.data, self.position, header.size):
             raise CorruptionError(

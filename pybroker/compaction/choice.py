@@ -12,10 +12,15 @@ from pybroker.storage.segment import Segment
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The part of a log that one pass of the log cleaner compacts: the first `segments`, up to the
-    offset `end`. Records from `first_dirty` on were not compacted before. `dirty_bytes` is the size
-    of their segments, `dirty_ratio` the share of `dirty_bytes` in the size of `segments`.
-    `generation` changes with each truncation of the log. `last_batches`: producer id -> last offset
-    of the producer's last batch, None if that is a marker."""
+    offset `end`.
+
+    - `first_dirty`: the records from this offset on were not compacted before.
+    - `dirty_bytes`: the size of the segments with such records.
+    - `dirty_ratio`: `dirty_bytes` divided by the size of all `segments`.
+    - `generation`: changes with each truncation of the log.
+    - `last_batches`: producer id -> last offset of the producer's last batch; None if that is a
+      marker.
+    """
 
     log: Log
     segments: tuple[Segment, ...]
@@ -28,9 +33,9 @@ class Plan:
 
 
 def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> Plan | None:
-    """Return the part of the log that is due for compaction, or None. `cleaned_to` is the log's
-    offset in cleaner-offset-checkpoint; None or an offset outside the log means that the whole log
-    is dirty. Call this on the event loop. May raise StorageError."""
+    """Return the part of the log that is due for compaction; None if the log is not due.
+    `cleaned_to` is the log's offset in cleaner-offset-checkpoint. If `cleaned_to` is None or
+    outside the log, the whole log is dirty. Call this on the event loop. May raise StorageError."""
     config = log.config
     if not config.compacts or log.failure is not None or log.damage is not None:
         return None
@@ -56,8 +61,9 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
 
 
 def waits_for_change(config: LogConfig) -> bool:
-    """Return whether only a change of the log, its high watermark or its configuration can make it
-    due for compaction. Return False if the passing of time can, because of a compaction lag."""
+    """Return whether a log with this configuration can become due for compaction only by a change
+    of the log, its high watermark or its configuration. Return False if time alone can make it due,
+    because of a compaction lag."""
     return config.min_compaction_lag_ms == 0 and config.max_compaction_lag_ms == NEVER
 
 

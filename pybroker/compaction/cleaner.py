@@ -231,8 +231,8 @@ class LogCleaner:
         )
 
     def _advance(self, steps: Iterator[int | Result]) -> tuple[int, Result | None]:
-        """Run steps of the pass for `_STEP_BYTES` or `_STEP_S`, or to the end of the pass. Return
-        the number of bytes read, and the result of the pass, or None before its end."""
+        """Continue the pass until it ends, has read `_STEP_BYTES`, or has taken `_STEP_S`. Return
+        the number of bytes read, and the result of the pass; None if the pass has not ended."""
         total, until_s = 0, self._clock.monotonic() + _STEP_S
         for done in steps:
             if isinstance(done, Result):

@@ -243,8 +243,8 @@ class _Writer:
         batches: Iterable[tuple[int, int, int, int]],
         index_interval_bytes: int,
     ) -> None:
-        """Add `batches`, which are already in `data` and end at the position `length`. Each item
-        has the fields of `Appended`."""
+        """Add `batches`. Their bytes are already in `data`, and end at the position `length`. Each
+        item has the fields of `Appended`."""
         self.length = length
         self._batches += map(Appended._make, batches)
         if length >= _WRITE_BYTES:

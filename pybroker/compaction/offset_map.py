@@ -47,8 +47,9 @@ class OffsetMap:
         return self._table.size_bytes
 
     def put_batches(self, data: Buffer, position: int, first_offset: int) -> int:
-        """Store the offsets of consecutive batches, and return the position in `data` where it
-        stopped. The caller passes the batch at this position, if any, to `put`."""
+        """Store the offsets of consecutive batches from `position` in `data` on. Return the
+        position of the first batch that was not stored. The caller passes this batch, if any, to
+        `put`."""
         position, end = put_batches(self._table, data, position, first_offset)
         self.end = max(self.end, end)
         return position
@@ -56,8 +57,10 @@ class OffsetMap:
     def select_batches(
         self, data: Buffer, position: int, now_ms: int, output: bytearray | memoryview, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy consecutive batches without the removed records, as `key_table.SelectBatches`
-        defines. The caller passes the batch at the returned position, if any, to `select`."""
+        """Copy consecutive batches, without the removed records, from `data` to `output`.
+        Parameters and results are those of `key_table.SelectBatches`. The first result is the
+        position of the first batch that was not copied. The caller passes this batch, if any, to
+        `select`."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:

@@ -38,12 +38,13 @@ class Batch(NamedTuple):
 class Fate(NamedTuple):
     """The decision about a batch, before its records are read.
 
-    - `drops_records`: remove all records, because their transaction was aborted or the batch is a
-      marker that is no longer needed.
+    - `drops_records`: remove all records. Their transaction was aborted, or the batch is a marker
+      that is no longer needed.
     - `keeps_header`: retain the header even if no record is left, because it has the last sequence
       number of the producer.
-    - `begins_horizon`: the batch is the marker of a transaction that has no batches left. It gets a
-      delete horizon (a time), and the first pass after that time removes it."""
+    - `begins_horizon`: the batch is a marker, and all other batches of its transaction are removed.
+      The marker gets a delete horizon (a time), and the first pass after that time removes it.
+    """
 
     drops_records: bool = False
     keeps_header: bool = False
@@ -59,12 +60,13 @@ def remains(
     drops_tombstones: bool,
     level: int | None = None,
 ) -> Generator[int, None, Batch | None]:
-    """Return the batch with its retained records, the same object if nothing changes, or None if
-    neither a record nor the header is retained. A retained batch without a delete horizon gets
-    `horizon` (ms since 1970) if it has a tombstone or `fate.begins_horizon` is True. `level` is the
-    compression level. Yields 0 between slices of the records.
+    """Return the batch with its retained records; the same object if nothing changes. Return None
+    if neither a record nor the header is retained. `horizon` is a delete horizon (ms since 1970). A
+    retained batch that has none gets it if the batch has a tombstone, or if `fate.begins_horizon`
+    is True. `level` is the compression level. Yields 0 between slices of the records.
 
-    Raises the errors of `encoded_records`, and CorruptionError for damaged records."""
+    Raises the errors of `encoded_records`, and CorruptionError for damaged records.
+    """
     header = batch.header
     if fate.drops_records or not header.record_count:
         return _without_records(batch) if fate.keeps_header else None

@@ -42,8 +42,8 @@ class SeenTransactions:
         return False
 
     def is_empty(self, header: BatchHeader, marker: EndTransaction | None) -> bool:
-        """Return whether the transaction that this marker ends has no batch left in the log. False
-        if `marker` is None, for a control record of unknown type."""
+        """Return whether the log has no batch left of the transaction that this marker ends.
+        `marker` is None for a control record of unknown type; then return False."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:

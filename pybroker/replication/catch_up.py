@@ -29,9 +29,9 @@ class CatchUp:
     async def look(
         self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
     ) -> bool:
-        """Allow each incomplete replica in `copies` that has caught up with its leader to lead
-        again. Return whether `copies` still contains an incomplete replica. A failed check is
-        logged, not raised."""
+        """Let each incomplete replica in `copies` that has caught up with its leader lead again.
+        Return whether an incomplete replica remains in `copies`. A failed check is logged, not
+        raised."""
         is_incomplete = False
         for key in self._health.allowing(Event.COMPLETE):
             copy = copies.get(key)

@@ -214,8 +214,8 @@ class Fetcher:
 
     def _determine_positions(self, now: float) -> tuple[list[TopicPartition], float]:
         """Update the fetch positions at the time `now` (loop seconds). Return the partitions whose
-        position may differ from the last fetch, and the time (loop seconds) at which the first
-        pause ends. The time is infinity if no partition pauses."""
+        position may have changed since the last fetch. Also return the time (loop seconds) at which
+        the first paused partition is due again; infinity if no partition is paused."""
         changed, self._removed = self._removed, []
         due = math.inf
         for key, copy in list(self._changed.items()):
@@ -250,8 +250,8 @@ class Fetcher:
     async def _ask(
         self, changed: Sequence[TopicPartition], limits: FetchLimits
     ) -> Sequence[FetchedPartition] | None:
-        """Fetch from the leader, and return an answer for each partition. Return None if partitions
-        were added to the fetcher during the fetch."""
+        """Fetch from the leader, and return an answer for each partition. Return None if the fetch
+        was ended early, because partitions were added to the fetcher."""
         self._counters.requests += 1
         # A timeout without a time limit needs no task and no timer. `add` gives it a limit.
         self._cut = asyncio.timeout(None)

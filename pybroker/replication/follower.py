@@ -1,9 +1,10 @@
 """Decides the next step of a follower after each answer of its leader. Pure functions.
 
 A follower's log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279,
-KIP-595). The leader answers with its largest leader epoch at or below the follower's last one, and
-with the end offset of that epoch. The follower truncates to the smaller of the two logs' end
-offsets for that epoch. The follower then fetches again, until the leader reports no difference.
+KIP-595). The follower's fetch contains the last leader epoch of its log. The leader looks in its
+own log for the largest leader epoch that is not above it, and answers with that epoch and its end
+offset. The follower truncates to the smaller of the two logs' end offsets for that epoch. Then it
+fetches again, until the leader reports no difference.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class TruncateTo:
 @dataclass(frozen=True, slots=True)
 class StartOver:
     """Step: discard the whole log; the next record gets `offset`. Then append the records of the
-    leader's answer, or fetch again if it has none. `leader_start` is the leader's log start
-    offset."""
+    leader's answer; if the answer has no records, fetch again. `leader_start` is the leader's log
+    start offset."""
 
     offset: int
     leader_start: int
@@ -148,8 +149,8 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
 
 
 def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
-    """Return the offsets [start, end) of this log that the truncation `step` removes and that the
-    leader has not deleted. Equal offsets mean no record."""
+    """Return the offsets [start, end) that the truncation `step` removes from this log. Offsets
+    that the leader has deleted do not count. If both offsets are equal, no record is removed."""
     start = max(step.offset, log.log_start_offset)
     if isinstance(step, StartOver):
         start = max(start, step.leader_start)

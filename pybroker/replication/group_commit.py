@@ -28,8 +28,9 @@ _RETRY_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Directory:
-    """The syncs in one log directory. `wanted`: logs that wait for a sync. `busy`: logs that are
-    being synced; a log can be in both. `lanes`: the running tasks."""
+    """The syncs in one log directory. `wanted`: the logs that wait for a sync. `busy`: the logs
+    that are being synced. A log in both is synced once more. `lanes`: the tasks that sync logs,
+    several at the same time."""
 
     wanted: dict[Flushable, None] = field(default_factory=dict)
     busy: set[Flushable] = field(default_factory=set)
@@ -37,7 +38,7 @@ class _Directory:
 
 
 class GroupCommit:
-    """Syncs the logs of the log manager `logs` at their request, between `start` and `stop`."""
+    """Syncs each log of the log manager `logs` that requests a sync, between `start` and `stop`."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs

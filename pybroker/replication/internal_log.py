@@ -39,8 +39,8 @@ async def unverified(partition: Partition, transactional_id: str, producer: Prod
 
 
 class InternalLog:
-    """A `PartitionLog` over this broker's replica, while this broker leads without interruption,
-    possibly over several leader epochs."""
+    """The `PartitionLog` of this broker's replica. It is usable as long as this broker leads the
+    partition without interruption, possibly over several leader epochs."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class InternalLog:
         look: Callable[[], None] = lambda: None,
         verify: Verify = unverified,
     ) -> None:
-        """`look` updates the level of the broker's ZooKeeper lease, and is called before each
-        append and each check of the leadership. Raises BrokerError if the broker does not lead the
-        partition."""
+        """Raises BrokerError if this broker does not lead the partition. `look` updates the level
+        of the broker's ZooKeeper lease; it is called before each append and each check of the
+        leadership."""
         self._replicas = replicas
         self._blocking = blocking
         self._lead_now = lead_now
@@ -201,7 +201,8 @@ class InternalLog:
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
         """Return this broker's replica. Raises BrokerError if the replica lacks the authority
-        `needed`, or if the leadership was interrupted."""
+        `needed`, or if this broker has not led without interruption since the creation of this
+        object."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:

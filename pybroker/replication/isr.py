@@ -1,8 +1,8 @@
 """The rules for the ISR and the high watermark, as pure functions (KIP-101, KIP-279, KIP-320,
 KIP-497, KIP-966).
 
-The high watermark is the smallest log end offset among the replicas that are in the ISR, or may be
-in it by a pending change.
+The high watermark is the smallest log end offset of the replicas in the stored ISR and, while an
+ISR change is pending, in the new ISR.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pybroker.model import PartitionState
 
 
 def committed_end(current: int, leader_end: int, member_ends: Iterable[int]) -> int:
-    """Return the new high watermark; never below `current`. `leader_end` and `member_ends` are
-    the log end offsets of the leader and of all followers that may be in the ISR. The offset of
-    a follower that has not fetched in this leader epoch is NO_OFFSET; then the result is
-    `current`."""
+    """Return the new high watermark; never below `current`. `leader_end` is the leader's log end
+    offset. `member_ends` are those of all followers in the stored ISR or in a pending one;
+    NO_OFFSET for a follower that has not fetched in this leader epoch. With a NO_OFFSET the result
+    is `current`."""
     return max(current, min(leader_end, min(member_ends, default=leader_end)))
 
 

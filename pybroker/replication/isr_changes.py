@@ -125,8 +125,8 @@ class IsrChanges:
         ops: Sequence[CoordOp],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[OpResult]:
-        """Call `topic_nodes.multi`, in one request with writes for other partitions. Without effect
-        if `is_wanted` returns False just before the request."""
+        """Call `topic_nodes.multi`. The request to ZooKeeper may also contain writes for other
+        partitions. Without effect if `is_wanted` returns False just before the request."""
         return await topic_nodes.multi(
             self._coord,
             topic,
@@ -180,8 +180,9 @@ class IsrChanges:
             self._unchanged(change)
 
     async def _look(self, change: IsrChange) -> bytes | None:
-        """Return the content of the partition's state node in ZooKeeper. Return None if the change
-        must not be written now."""
+        """Return the content of the partition's state node in ZooKeeper if the change may be
+        written again. Return None if the node has changed or cannot be read, or if the change is no
+        longer wanted."""
         path = paths.partition_state(change.topic_partition)
         try:
             data, stat = await self._coord.get(path)

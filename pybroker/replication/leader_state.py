@@ -26,8 +26,8 @@ replica.lag.time.max.ms. LOOK_SHARE + REVIEW_SHARE < 1 leaves time for ZooKeeper
 
 
 class FollowerFetch(NamedTuple):
-    """The state of a follower, as its fetch reports it. The fetch has the leader's epoch, and both
-    logs agree below `fetch_offset`."""
+    """The state of a follower, as its fetch request reports it. The leader epoch of the request has
+    been checked, and the logs of leader and follower are equal below `fetch_offset`."""
 
     replica_id: int
     fetch_offset: int
@@ -215,7 +215,8 @@ class LeaderState:
         )
 
     def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return whether `propose` certainly has nothing to do. False is always safe."""
+        """Return True only if `propose` certainly has no change to propose. False means that it may
+        have one."""
         if self._awaited or self._doubted or self.facts.state.eligible:
             return False
         oldest_s = now
@@ -283,9 +284,10 @@ class LeaderState:
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
-        """Return the ISR change that is due, or None. The change removes lagging followers, or
-        removes the eligible replicas once the ISR has `required` replicas. Otherwise the change may
-        be a mere check of the partition's state node in ZooKeeper (`only_looks`)."""
+        """Return the ISR change that is due; None if none is due. A change removes lagging
+        followers from the ISR, and removes the eligible replicas once the ISR has `required`
+        replicas. If neither is due, but the leadership or the ISR is uncertain, the change only
+        checks the partition's state node in ZooKeeper (`only_looks`)."""
         self._await(
             frozenset(
                 replica
@@ -378,8 +380,8 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation for the in-sync followers; empty if the stored ISR is
-        uncertain."""
+        """Return broker id -> incarnation, for the in-sync followers. Empty if the stored ISR is
+        uncertain, for example because an ISR change is pending."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

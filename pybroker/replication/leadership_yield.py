@@ -1,9 +1,9 @@
 """The replicas of this broker that yield leadership: this broker asks the controller to elect
 another in-sync replica, for example because the disk is full.
 
-The broker asks as after a failed log directory: by a notification, and by the answer
-KAFKA_STORAGE_ERROR to LeaderAndIsr. The broker still executes the LeaderAndIsr, and leads until
-another replica is elected.
+The broker asks as if a log directory had failed: by a notification in ZooKeeper, and by the error
+KAFKA_STORAGE_ERROR in LeaderAndIsr responses. The broker still executes LeaderAndIsr requests, and
+leads until another replica is elected.
 """
 
 from __future__ import annotations

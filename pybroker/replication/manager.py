@@ -145,7 +145,8 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the replica's authority under `lease`. The result is exact only up to `needed`."""
+        """Return the replica's authority under the ZooKeeper lease `lease`. A result above `needed`
+        may be too high."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -241,8 +242,8 @@ class ReplicaManager:
             self._disturbed(key)
 
     async def withdraw(self, key: TopicPartition, damage: Damage) -> None:
-        """Close the replica, whose log has this damage, until a command opens it again. Raises
-        StorageError."""
+        """Close the replica because of this damage of its log. A later command may open the replica
+        again. Raises StorageError."""
         async with self._commands:
             await self._let_go((key,))
             found = self._logs.log(key)

@@ -81,7 +81,7 @@ class Partition(Watched):
         log.changes.committed(topic_partition)
 
     def replace_log(self, log: Log) -> None:
-        """Use this copy of the log, in another log directory, instead of the present log."""
+        """Use `log` from now on. It is a copy of the present log in another log directory."""
         self.log = log
         log.on_start_moved = self.changed
         self.changed()
@@ -118,7 +118,7 @@ class Partition(Watched):
 
     @property
     def leader_end(self) -> int:
-        """The leader's end offset for the high watermark: the end of its durable records."""
+        """The end of the leader's durable records. It limits the high watermark."""
         return self.log.durable_end
 
     @property
@@ -151,9 +151,9 @@ class Partition(Watched):
     # the controller's commands
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
-        """Return whether the `facts` of a command have a new leader epoch or another topic id.
-        Return False for the current leader epoch and leader. Otherwise raises BrokerError
-        STALE_CONTROLLER_EPOCH."""
+        """Return True if the `facts` of a command have a higher leader epoch or another topic id.
+        Return False if they have the current leader epoch and the current leader. Otherwise raises
+        BrokerError STALE_CONTROLLER_EPOCH."""
         if facts.state.leader_epoch > self.leader_epoch:
             return True
         if self._facts is not None and facts.topic_id not in (NO_TOPIC_ID, self._facts.topic_id):
@@ -298,7 +298,7 @@ class Partition(Watched):
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """Adopt the leader state's facts, and return the result of `settle`."""
+        """Adopt the ISR from the leader's state, then return the result of `settle`."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -323,13 +323,13 @@ class Partition(Watched):
 
     def require_epoch(self, current_leader_epoch: int) -> None:
         """Check the leader epoch in a request (KIP-320); -1 is always accepted. Raises BrokerError:
-        FENCED_LEADER_EPOCH if this broker's is higher, UNKNOWN_LEADER_EPOCH if it is lower."""
+        FENCED_LEADER_EPOCH for an epoch below this broker's, UNKNOWN_LEADER_EPOCH for one above."""
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
             raise BrokerError(
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"{self.topic_partition}: the request has leader epoch {current_leader_epoch},"
-                f" expected {self.leader_epoch}, which this broker knows: refresh the metadata",
+                f" but this broker has leader epoch {self.leader_epoch}: refresh the metadata",
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
@@ -344,7 +344,7 @@ class Partition(Watched):
 
     @property
     def led_version(self) -> int | None:
-        """The version of the partition's ZooKeeper node that names this replica as leader. None if
+        """The version of the partition's state node in ZooKeeper, while this replica leads. None if
         this replica does not lead, or if no other replica can be elected."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None

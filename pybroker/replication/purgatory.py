@@ -70,8 +70,8 @@ class Wait:
         """When the shared timer is due (s of the event loop)."""
 
     def added(self, key: TopicPartition) -> None:
-        """Let the request wait for one more partition, but at most `more_within_s` seconds from
-        now."""
+        """Let the request wait for the partition `key` too. The wait now ends at most
+        `more_within_s` seconds from now."""
         self.keys.append(key)
         self._purgatory._watch((key,), self)
         self._purgatory._shorten(self)
@@ -117,8 +117,9 @@ class Purgatory:
         more_within_s: float = math.inf,
     ) -> None:
         """Wait until `missing_bytes` more bytes of these partitions are readable, `timeout_s` has
-        passed, or `disturbed` is called for one of them. A partition that is added to `more` counts
-        too, and ends the wait within `more_within_s` (seconds)."""
+        passed, or `disturbed` is called for one of the partitions. Partitions that are added to
+        `more` during the wait count too; the wait then ends at most `more_within_s` seconds after
+        the addition."""
         if timeout_s <= 0:
             return
         over = asyncio.get_running_loop().create_future()
@@ -151,9 +152,10 @@ class Purgatory:
         more_within_s: float = math.inf,
         shares_timer: bool = False,
     ) -> Wait:
-        """Begin a wait as `wait` does, and call `on_over` once at its end. `on_over` must not read
-        partitions. The caller must call `end` of the returned wait once. If `shares_timer` is True,
-        the wait may time out early: after half of `timeout_s`, or up to a second before its end."""
+        """Begin a wait with the conditions of `wait`, and call `on_over` once when it ends.
+        `on_over` must not read partitions. The caller must call `end` of the returned object once.
+        With `shares_timer` several waits share a timer, so this wait may end early: after half of
+        `timeout_s`, or up to a second before the end of `timeout_s`."""
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None
         if more is not None:
@@ -183,8 +185,8 @@ class Purgatory:
         together[wait] = None
 
     def _shared_due(self, now: float, timeout_s: float) -> float:
-        """Return when a wait with a shared timer ends (loop seconds): at an existing timer in the
-        second half of the wait, else at a new timer."""
+        """Return the time (loop seconds) at which a wait with a shared timer ends. It is that of an
+        existing timer, if one is due in the second half of the wait, else that of a new timer."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
         for due in reversed(self._due):
             if earliest <= due <= latest:

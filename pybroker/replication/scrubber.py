@@ -89,8 +89,8 @@ class Scrubber:
         self._loop.wake()
 
     async def _look_at_suspects(self) -> bool:
-        """Check each offset at which a read has failed. Always returns False: nothing is left to
-        check."""
+        """Check each offset at which a read has failed. Returns False: no check must be tried
+        again."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)
@@ -146,8 +146,8 @@ class Scrubber:
             log.warning("log cannot be read for scrubbing partition=%s error=%s", key, error)
 
     async def _go_through(self, key: TopicPartition, place: Place | None, segments: int) -> None:
-        """Check `segments` segments of the log (`_ALL`: all) from `place` on; None is the log
-        start."""
+        """Check `segments` segments of the log (`_ALL`: all of them), beginning at `place` (None:
+        at the log start)."""
         is_slow = segments == _ALL
         bytes_max = _BYTES_AT_A_TIME
         if is_slow:

@@ -94,8 +94,8 @@ class Truncator:
     def begin(
         self, partition: Partition, step: Truncation, done: Callable[[Pause | None], None]
     ) -> None:
-        """Begin the truncation `step` of this partition's log in a thread. At its end `done` gets
-        None if the log was truncated, else the pause before the next fetch."""
+        """Begin the truncation `step` of this partition's log in a thread. At the end call `done`
+        with None if the log was truncated, else with the pause before the next fetch."""
         key = partition.topic_partition
         assert key not in self._busy
         task = asyncio.create_task(self._truncate(partition, step), name=f"truncate {key}")

@@ -64,8 +64,9 @@ class TransactionVerification:
     def begin(
         self, partition: Partition, producer: Producer, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard for a batch that begins with `sequence`. The guard needs `confirm`,
-        unless it is None (the transaction is open here) or EXEMPT."""
+        """Return the guard for a batch that begins with `sequence`. The caller must then call
+        `confirm`, except in two cases: the guard is EXEMPT (no verification), or None (the producer
+        has an open transaction in this partition)."""
         if not self._is_enabled():
             return EXEMPT
         return partition.log.producers.verification(

@@ -41,8 +41,9 @@ _VERSION = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The subscription of a group member: its topics, the user data of its assignor, its owned
-    partitions, and the generation `generation_id` in which it got them (-1 if unknown)."""
+    """The subscription of a group member: its topics, the user data of its assignor, and its owned
+    partitions. `generation_id` is the generation in which the member got these partitions; -1 if
+    unknown."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None

@@ -171,7 +171,7 @@ class _DecoderCompiler:
             source.line(f"if n != -1: raise Malformed({complaint!r})")
             source.line(f"{attribute} = None")
         else:
-            source.line(f"raise Malformed({f'{name} may not be null'!r})")
+            source.line(f"raise Malformed({f'{name} must not be null'!r})")
         source.dedent()
         source.line("else:")
         source.indent()
@@ -228,8 +228,9 @@ class _DecoderCompiler:
         source.dedent()
 
     def charge(self, count: str) -> None:
-        """Write the code that subtracts `count`, an expression, from the allowed number of array
-        elements, and raises MalformedInput below zero."""
+        """Write the code that subtracts `count`, an expression, from the number of array elements
+        that the message may still have. The code raises MalformedInput if the difference is
+        negative."""
         self.source.line(f"room -= {count}")
         complaint = "the arrays of the message have too many elements"
         self.source.line(f"if room < 0: raise Malformed({complaint!r})")

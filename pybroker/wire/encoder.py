@@ -70,8 +70,9 @@ class _EncoderCompiler:
             self.tagged_section(target, message_class, tagged)
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code for a field that the version lacks: raise ValueError, unless the field has
-        its default value or is ignorable. `name` is for the error message."""
+        """Write the code for a field that the version lacks. The code raises ValueError if the
+        value differs from the default and the field is not ignorable. `name` is for the error
+        message."""
         if field.wire.ignorable:
             return
         complaint = f"{name} is set, but version {self.version} has no such field"
@@ -142,7 +143,7 @@ class _EncoderCompiler:
             source.line(f"{self.out} += {value}")
 
     def refuse_null(self, name: str) -> None:
-        complaint = f"{name} may not be null in version {self.version}"
+        complaint = f"{name} must not be null in version {self.version}"
         self.source.line(f"raise ValueError({complaint!r})")
 
     def length(self, variable: str, letter: str) -> None:

@@ -45,8 +45,9 @@ class RequestHeader(NamedTuple):
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     """Return the request header at the start of `frame`, which begins after the size prefix, and
-    the position of the request's body. Raises MalformedInput. For an unsupported API key or
-    version, the position is that after the client id, and the caller must not decode the body."""
+    the position of the request's body. Raises MalformedInput. If pybroker does not support the API
+    key or version, return the position after the client id instead: the position of the body is
+    unknown."""
     try:
         key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
     except struct.error as error:

@@ -31,7 +31,7 @@ _PRODUCE = "ffff 0001 000003e8 00000001 0001 74 00000001 00000000"
 MALFORMED: dict[str, tuple[ApiKey, int, str, str]] = {
     "nothing at all": (ApiKey.METADATA, 1, "", "requires a buffer"),
     "count cut off": (ApiKey.METADATA, 1, "0000", "requires a buffer"),
-    "null where null is not allowed": (ApiKey.METADATA, 0, "ffffffff", "topics may not be null"),
+    "null where null is not allowed": (ApiKey.METADATA, 0, "ffffffff", "topics must not be null"),
     "array of negative length": (ApiKey.METADATA, 1, "fffffffe", "topics: the length is below -1"),
     "more elements than bytes": (
         ApiKey.METADATA,
@@ -40,9 +40,9 @@ MALFORMED: dict[str, tuple[ApiKey, int, str, str]] = {
         "topics: the element count",
     ),
     "one element too many": (ApiKey.METADATA, 1, "00000002 0003 616161", "requires a buffer"),
-    "element null": (ApiKey.METADATA, 1, "00000001 ffff", "name may not be null"),
+    "element null": (ApiKey.METADATA, 1, "00000001 ffff", "name must not be null"),
     "string beyond the end": (ApiKey.METADATA, 1, "00000001 0005 7475", "name: the length exceeds"),
-    "string of negative length": (ApiKey.METADATA, 1, "00000001 8000", "name may not be null"),
+    "string of negative length": (ApiKey.METADATA, 1, "00000001 8000", "name must not be null"),
     "nullable string of negative length": (
         ApiKey.PRODUCE,
         3,
@@ -61,7 +61,7 @@ MALFORMED: dict[str, tuple[ApiKey, int, str, str]] = {
         ApiKey.METADATA,
         9,
         "02 00 00 01 00 00 00",
-        "name may not be null",
+        "name must not be null",
     ),
     "compact array of more elements than bytes": (
         ApiKey.METADATA,

@@ -139,7 +139,7 @@ def test_the_throttle_time_is_last_in_produce_and_first_elsewhere() -> None:
 
 
 def test_topics_of_metadata_may_be_null_since_version_1() -> None:
-    with pytest.raises(ValueError, match="topics may not be null in version 0"):
+    with pytest.raises(ValueError, match="topics must not be null in version 0"):
         encode_request(METADATA, 0, MetadataRequest(topics=None))
     with pytest.raises(MalformedInput):
         decode_request(METADATA, 0, b"\xff\xff\xff\xff")

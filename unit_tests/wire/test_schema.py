@@ -137,7 +137,7 @@ REFUSED = {
     "a value that the version lacks": (Outer(strict=1), 0, "Outer.strict is set, but version 0"),
     "a list that the version lacks": (Outer(names=["a"]), 2, "Outer.names is set, but version 2"),
     "a tag in a version without": (Outer(late=1), 1, "Outer.late is set, but version 1"),
-    "null too early": (Inner(text=None), 1, "Inner.text may not be null in version 1"),
+    "null too early": (Inner(text=None), 1, "Inner.text must not be null in version 1"),
     "a number too large": (Inner(number=2**31), 0, "Inner v0"),
     "a number of the wrong type": (Inner(number="1"), 0, "Inner v0"),  # type: ignore[arg-type]
     "a text too long": (
@@ -146,7 +146,7 @@ REFUSED = {
         "Inner.text: the string has more than 32767 bytes",
     ),
     "half a surrogate pair": (Inner(text="\ud800"), 1, "surrogates not allowed"),
-    "null in a list": (Outer(names=[None]), 0, "names may not be null"),  # type: ignore[list-item]
+    "null in a list": (Outer(names=[None]), 0, "names must not be null"),  # type: ignore[list-item]
 }
 
 
@@ -171,7 +171,7 @@ def test_encoding_of_invalid_real_messages_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"DeleteTopicsRequest\.topics is set, but version 5"):
         encode_request(APIS[ApiKey.DELETE_TOPICS], 5, by_id)
     nameless = MetadataRequest(topics=[MetadataRequestTopic(name=None)])
-    with pytest.raises(ValueError, match="name may not be null in version 9"):
+    with pytest.raises(ValueError, match="name must not be null in version 9"):
         encode_request(APIS[ApiKey.METADATA], 9, nameless)
 
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The rest of a replica's log: its log end offset and its last checkpointed high
+    """The log end offset of a replica after a power loss, and its last checkpointed high
     watermark."""
 
     log_end: int
@@ -44,7 +44,8 @@ class Left:
 
 
 def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Left]:
-    """Return partition -> what remains of its log. Partitions without a log are omitted."""
+    """Return partition -> log end offset and checkpointed high watermark. Partitions without a log
+    are omitted."""
     return {
         key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
         for key in keys
@@ -55,8 +56,8 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 def in_sync_again(
     health: ReplicaHealth, broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """Mark each suspect replica of this broker as healthy if its ISR contains the broker.
-    `partitions` are the states that the controller has sent."""
+    """Mark each suspect replica of this broker that is in the ISR again as healthy. `partitions`
+    are the partition states that the controller has sent."""
     suspects = set(health.having(Health.SUSPECT))
     for each in partitions if suspects else ():
         if broker_id in each.state.isr and each.topic_partition in suspects:

@@ -1,10 +1,12 @@
 """Removes damaged and incomplete replicas from the ISR and the eligible replicas of their
 partitions.
 
-A damaged replica has a log with a corrupt range. The damaged replica is removed when another
-in-sync or eligible replica is on a live broker. An incomplete replica is still copying the leader's
-log from the start, and may not lead. The incomplete replica is removed when another in-sync or
-eligible replica is live, or, if there is none, another assigned replica.
+A damaged replica has a log with a corrupt range. It is removed when a live broker has another
+in-sync or eligible replica.
+
+An incomplete replica is still copying the leader's log from the start, and may not lead. It is
+removed when a live broker has another in-sync or eligible replica. If the partition has no other
+in-sync or eligible replica, any other assigned replica on a live broker is enough.
 """
 
 from __future__ import annotations
@@ -144,7 +146,8 @@ class UnhealthyReplicas:
             return False
 
     async def _withdraw(self, key: TopicPartition) -> bool:
-        """Return whether the damaged replica of `key` left the ISR or counts as intact again."""
+        """Try to remove the damaged replica of `key` from the ISR and the eligible replicas. Return
+        True if it was removed, or if it counts as intact again."""
         health = self._logs.health[key]
         opened, live, damage = self._logs.log(key), self._live(), self.waiting.get(key)
         if damage is not None and damage.is_whole and opened is not None and opened.damage is None:
@@ -165,8 +168,9 @@ class UnhealthyReplicas:
     async def _step_aside(
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
-        """Return whether ZooKeeper has stored the partition state without this broker's damaged
-        replica. Raises CoordError."""
+        """Remove this broker's damaged replica from the partition state in ZooKeeper, if a `live`
+        broker has another in-sync or eligible replica (None: any broker). Return whether the state
+        was written. Raises CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)
@@ -184,7 +188,8 @@ class UnhealthyReplicas:
         return await self._leave(key, reason, decide, raises=has_registered) is not None
 
     async def _resign(self, key: TopicPartition) -> bool:
-        """Return whether the incomplete replica of `key` left the ISR."""
+        """Try to remove the incomplete replica of `key` from the ISR and the eligible replicas.
+        Return whether it was removed."""
         self._refused.discard(key)
         health = self._logs.health[key]
         if not self._logs.health.allows(key, Event.ORPHANED):

@@ -55,7 +55,7 @@ class DescribeConfigsRequest(Message):
 
 @message
 class DescribeConfigsSynonym(Message):
-    """A source that sets an option, and its value there: an element of
+    """The value of an option at one of the sources that set it: an element of
     `DescribeConfigsResourceResult.synonyms`."""
 
     name: str = string("The name of the option at this source.")

@@ -116,7 +116,7 @@ class FetchRequest(Message):
 
 @message
 class DivergingEpoch(Message):
-    """The end of the common part of the follower's and the leader's logs: the value of
+    """Where the leader's log differs from the follower's log (KIP-595): the value of
     `PartitionData.diverging_epoch`."""
 
     epoch: int = int32(
