@@ -22,14 +22,15 @@ from pybroker.records.record_buffer import RecordBuffer
 class ProducerBatch:
     """A batch of records for one partition.
 
-    Batches are sent in the order of their `ordinal`; the halves of a split batch have its ordinal
-    with 0 and 1 appended. `base_sequence` is -1 until an idempotent producer first sends the batch;
-    retries keep it. `maybe_written`: an earlier attempt may have written the batch to the log.
-    `expired`: the records have failed, but the response is still awaited.
+    Batches are sent in the order of `ordinal`. A batch that is split has two `halves`, whose
+    ordinals are that of the batch with 0 or 1 appended. `base_sequence` is -1 until an idempotent
+    producer first sends the batch, and does not change at a retry. `maybe_written`: an earlier
+    attempt may have written the batch to the log. `expired`: the records have failed, but a request
+    with the batch is still in flight.
 
-    `records` are the encoded records, released once they are compressed in `payload`. `memory` is
-    the number of bytes taken from the memory budget. `outcome` is None until the batch is delivered
-    or has failed.
+    `records` are the encoded records. Compression writes them to `payload` and empties `records`.
+    `memory` is the number of bytes taken from the memory budget. `outcome` is None until the batch
+    is delivered or has failed.
     """
 
     topic_partition: TopicPartition
@@ -70,8 +71,8 @@ class ProducerBatch:
         return self.outcome is not None
 
     def at(self, index: int) -> tuple[ProducerBatch, int]:
-        """Return the batch that now has the record `index` of this batch, and the record's index
-        there. They differ after a split."""
+        """Return the batch that now contains the record `index` of this batch, and the index of the
+        record in that batch. After a split, this is one of the halves."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -84,7 +85,8 @@ class ProducerBatch:
         return self.memory - before
 
     def settle(self, outcome: Outcome) -> None:
-        """Set the outcome of all records, unless it is set, and release their memory."""
+        """Set the outcome of all records and release their memory. Do nothing if the batch already
+        has an outcome."""
         if self.outcome is not None:
             return
         self.outcome = outcome
@@ -134,9 +136,9 @@ class Appended:
 
 
 class PartitionQueue:
-    """The batches of one partition: `waiting` to be sent, oldest first, and `in_flight`, whose
-    response is awaited. `last` is the last batch that was begun. Unless it is closed, it is the
-    last of `waiting` and accepts more records."""
+    """The batches of one partition: `waiting` to be sent, oldest first, and `in_flight`, in a
+    request without a response yet. `last` is the newest batch. If `last` is not closed, it is also
+    the last batch in `waiting`, and accepts more records."""
 
     __slots__ = (
         "_bytes_before", "in_flight", "last", "next_ordinal", "sequences", "topic_partition",
@@ -163,7 +165,7 @@ class PartitionQueue:
         return not self.waiting and not self.in_flight
 
     def begin(self, batch: ProducerBatch) -> None:
-        """Close the last batch, and begin `batch` behind it."""
+        """Close the last batch, and add `batch` behind it as the new last batch."""
         self._bytes_before = self.bytes_total
         if self.last is not None:
             self.last.closed = True
@@ -195,8 +197,8 @@ class PartitionQueue:
 
     def lost_sequence(self, batch: ProducerBatch, code: ErrorCode) -> bool:
         """Return whether the error code means that the broker no longer knows the producer's
-        sequence numbers. False for OUT_OF_ORDER_SEQUENCE_NUMBER if `batch` has overtaken an earlier
-        batch in flight."""
+        sequence numbers. OUT_OF_ORDER_SEQUENCE_NUMBER does not mean this while an earlier batch has
+        no response yet."""
         if not batch.has_sequence:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -216,10 +218,9 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """The unsent and unanswered batches of a producer, in one queue for each partition. Only the
-    last batch of a queue accepts records, until the next one begins or the batch is sent.
-    `flushing` is the number of calls of `flush` that wait; above 0, no batch waits for
-    linger.ms."""
+    """The unsent and unacknowledged batches of a producer, in one queue for each partition. Only
+    the last batch of a queue accepts records. `flushing` is the number of running `flush` calls. If
+    it is above 0, batches are sent without waiting for linger.ms."""
 
     def __init__(
         self, *, batch_size: int, linger_s: float, idempotent: bool, in_flight_max: int
@@ -319,8 +320,12 @@ class Accumulator:
         ]
 
     def _due(self, queue: PartitionQueue) -> float:
-        """Return when the oldest waiting batch may be sent: at once if it is full or `flush` waits,
-        else linger.ms after its creation; after a failure at the end of its backoff."""
+        """Return the time at which the oldest waiting batch may be sent:
+
+        - after a failed attempt: at the end of the backoff;
+        - if the batch is full, or a `flush` call runs: at once;
+        - otherwise: linger.ms after the batch was created.
+        """
         batch = queue.waiting[0]
         if batch.attempts:
             return batch.next_try
@@ -354,8 +359,8 @@ class Accumulator:
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch, records: Sequence[Record]) -> None:
         """Replace `batch`, which is in flight and too large for the broker, with two waiting
-        batches of half its records, without sequence numbers. `records` are those of the batch, at
-        least two."""
+        batches without sequence numbers. Each gets half of `records`, which are all records of
+        `batch` (at least two)."""
         queue.in_flight.remove(batch)
         middle = len(records) // 2
         first, second = (

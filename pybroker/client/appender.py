@@ -48,13 +48,14 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Append no record: `Appender.join` of a producer with serializers."""
+    """Append no record, because a record must first be serialized. This is `Appender.join` of a
+    producer with serializers."""
 
 
 class Appender:
-    """Appends records to the batches of an accumulator. `filled`: a record has filled its batch
-    since the producer last yielded to the event loop. `check_running` raises Closed if the producer
-    accepts no records."""
+    """Appends records to the batches of an accumulator. `filled` is true if a record has filled its
+    batch since the producer last yielded to the event loop. `check_running` raises Closed if the
+    producer accepts no records."""
 
     def __init__(
         self,
@@ -179,8 +180,8 @@ class Appender:
     async def append_many(
         self, bulk: BulkAppend, partition: int | None, give_way: Callable[[], Awaitable[None]]
     ) -> None:
-        """Append all records of `bulk` to `partition` (None: where the topic's route sends each).
-        Call `give_way` after each piece."""
+        """Append all records of `bulk` to `partition` (None: for each record to the partition that
+        the partitioner selects). Call `give_way` from time to time, so that other tasks run."""
         self._check_running()
         number = None if self._transactions is None else self._transactions.check_open("send_many")
         self.use(bulk.topic)
@@ -273,8 +274,11 @@ class Appender:
         self._used[topic] = self._clock.monotonic()
 
     def is_idle(self, topic: str) -> bool:
-        """Return whether metadata requests may omit the topic: no record was sent to it for
-        metadata.max.idle.ms, and no batch or call of `send` waits."""
+        """Return whether metadata requests may omit the topic. This is so if both hold:
+
+        - no record was sent to the topic for metadata.max.idle.ms and for max.block.ms;
+        - no batch of the topic waits or is in flight.
+        """
         idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
         limit_s = max(self._options.metadata_max_idle_ms, self._options.max_block_ms) / 1_000
         if idle_s <= limit_s or self._accumulator.holds(topic):

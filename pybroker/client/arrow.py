@@ -36,10 +36,10 @@ def arrow_schema(*, headers: bool = False) -> Schema:
 def record_batch(
     topic: str, partition: int, columns: Columns, names: Sequence[str] | None = None
 ) -> RecordBatch:
-    """Return an Arrow record batch of these records of one partition. Keys, values and headers
-    are not copied. `names` selects the columns and their order (None: all built columns). Raises
-    ValueError for a name that is not in `arrow_schema` or not built; ImportError without
-    pyarrow."""
+    """Return an Arrow record batch of these records of one partition. Keys, values and headers are
+    not copied. `names` selects the columns and their order (None: all columns that `columns` has).
+    Raises ValueError for a name that is not in `arrow_schema`, or whose column is missing in
+    `columns`; ImportError without pyarrow."""
     built = {
         "key": columns.keys,
         "value": columns.values,
@@ -70,9 +70,9 @@ def record_batch(
 
 
 def keys_and_values(batch: RecordBatch) -> tuple[ArrowColumn | None, ArrowColumn]:
-    """Return the columns key and value, not copied; keys None without the column. Text becomes
-    UTF-8. Raises ValueError if the column value is missing, if a column has another type than
-    binary or text, and for any other column."""
+    """Return the columns "key" (None if missing) and "value", without copying the data. Text
+    becomes UTF-8. Raises ValueError in these cases: the column "value" is missing, a column is
+    neither binary nor text, or there is any other column."""
     names = batch.schema.names
     extra = sorted(set(names) - {"key", "value"})
     if "value" not in names or extra:
@@ -97,7 +97,8 @@ def _column_of(batch: RecordBatch, name: str) -> ArrowColumn:
 
 @functools.cache
 def _offset_bytes() -> dict[DataType, int]:
-    """Return the size of an offset for each type of keys and values."""
+    """Return for each Arrow type of keys and values the size of an entry in its offsets buffer, in
+    bytes."""
     arrow = _pyarrow()
     return {
         arrow.binary(): 4, arrow.string(): 4, arrow.large_binary(): 8, arrow.large_string(): 8,
@@ -110,7 +111,7 @@ def _pyarrow() -> Any:
         return importlib.import_module("pyarrow")
     except ImportError as error:
         raise ImportError(
-            "records as Arrow's columns need pyarrow: pip install 'pybroker[arrow]'"
+            "records as Arrow columns need the package pyarrow: pip install 'pybroker[arrow]'"
         ) from error
 
 

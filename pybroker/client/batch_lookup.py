@@ -1,5 +1,6 @@
 """The lookup of the base offset of the batch that contains an offset, by a Fetch of one batch from
-the partition's leader. Range readers split ranges there, so that no batch is decoded twice."""
+the partition's leader. A range of offsets that is split at base offsets needs no batch to be
+decoded twice."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ NO_SESSION_EPOCH: Final = -1
 async def batch_starts(
     cluster: Cluster, places: Collection[Place], *, deadline: Deadline
 ) -> dict[Place, int]:
-    """Return for each (partition, offset) the base offset of the batch that contains the offset, or
-    else of the next batch. Failed lookups are omitted."""
+    """Return for each (partition, offset) the base offset of the first batch that ends at or after
+    the offset. Failed lookups are omitted."""
     found: dict[Place, int] = {}
 
     async def look_up(place: Place) -> None:

@@ -71,8 +71,8 @@ class BatchOutcomes:
         self._release(batch)
 
     def fail(self, batch: ProducerBatch, reason: str) -> None:
-        """Fail the records of a batch. Without transactions, also log one line if no task awaits
-        any of them."""
+        """Fail the records of a batch. Without transactions, also log one line if no task waits for
+        the result of any of the records."""
         if self._transactions is None and not batch.is_awaited:
             log.warning(
                 "records not delivered partition=%s records=%d reason=%s",

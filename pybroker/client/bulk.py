@@ -63,8 +63,9 @@ class BulkAppend:
         return Deliveries(self._timestamp, self._places, self._runs)
 
     def append(self, route: Route, partition: int | None, room: int, now: float) -> int:
-        """Append records of at most `room` bytes to `partition` (None: where the route sends each).
-        `now` is in seconds of the monotonic clock. Return the appended size in bytes."""
+        """Append records of at most `room` bytes to `partition` (None: for each record to the
+        partition that the partitioner selects). `now` is in seconds of the monotonic clock. Return
+        the appended size in bytes."""
         numbers: Sequence[int] = range(route.partition_count) if partition is None else [partition]
         buffers: list[RecordBuffer | None] = [None] * len(numbers)
         chosen = self.chosen if partition is None else None
@@ -102,15 +103,16 @@ class BulkAppend:
                     check_partition(topic, chosen)
 
     def _is_free(self, index: int) -> bool:
-        """Return whether the record may go to any partition."""
+        """Return whether neither a key nor the partitioner determines the partition of the
+        record."""
         is_chosen = self.chosen is not None and self.chosen[index] is not None
         return not is_chosen and (self.keys is None or self.keys[index] is None)
 
     def _next_buffer(
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
-        """Return the buffer of the last batch of a partition. Begin a new batch if the last one is
-        full or closed, or if its buffer is `full`."""
+        """Return the buffer of the partition's last batch. Begin a new batch if the last one is
+        full or closed, or has the buffer `full`, in which the next record has no space."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

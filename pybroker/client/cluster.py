@@ -282,11 +282,11 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the open connection to the broker, or None. Without one, and after the backoff,
-        also start to connect in the background.
+        """Return the open connection to the broker. If there is none, return None, and begin to
+        connect in the background unless the backoff has not ended.
 
-        A broker responds to the requests of a connection in their order, so a request that may wait
-        long uses a connection of its own, named `lane`.
+        A broker responds to the requests of one connection in their order. A request that may wait
+        long therefore uses another connection, with the name `lane`.
         """
         node = self.view.nodes.get(node_id)
         if node is None:
@@ -315,8 +315,8 @@ class Cluster:
             raise ConnectFailed(failure.address, failure.reason) from error
 
     async def any_connection(self, *, last: Address | None = None) -> Connection:
-        """Return a connection to the first reachable broker, to the address `last` only if no other
-        is. Raises NoBrokers."""
+        """Return a connection to the first reachable broker. The address `last` is tried after all
+        other addresses. Raises NoBrokers."""
         attempts = []
         for address in sorted(self._addresses(), key=lambda each: each == last):
             try:
@@ -334,7 +334,8 @@ class Cluster:
         ]
 
     def _named(self, address: Address, failure: Attempt) -> Attempt:
-        """Return the failure, with the id of the broker that advertises the address, if any."""
+        """Return the failure. If the metadata has a broker with this address, the result names the
+        broker."""
         for node in self.view.nodes.values():
             if (node.host, node.port) == address:
                 return _advertised(node, failure)
@@ -343,9 +344,10 @@ class Cluster:
     def _addresses(self) -> list[Address]:
         """Return the addresses of all brokers in the order in which to try them.
 
-        Connected brokers come first, least recently asked for metadata first, because an isolated
-        broker may return outdated leaders. If the last requested refresh changed nothing, brokers
-        that were never tried come before all others.
+        Addresses with an open connection come first. Of these the first is the one that least
+        recently got a metadata request, because an isolated broker may return outdated leaders. If
+        the last requested refresh changed nothing, addresses that were never tried come before all
+        others.
         """
 
         def order(address: Address) -> tuple[bool, int]:
@@ -438,8 +440,8 @@ def leaders(
 
 
 def _advertised(node: Node, failure: Attempt) -> Attempt:
-    """Return the failure with an address text that names the broker and its advertised.listeners,
-    which an operator may have to correct."""
+    """Return the failure with a text that says that the address comes from the advertised.listeners
+    of the broker `node`."""
     return Attempt(
         f"broker {node.id} at {failure.address} (from its advertised.listeners)", failure.reason
     )

@@ -203,12 +203,12 @@ class Connection:
         timeout_s: float,
         version: int | None = None,
     ) -> Awaitable[AnswerT]:
-        """Write a request, in `version` or the highest version that both sides support. The
-        returned awaitable gives the response, a message of the type `answer`, within `timeout_s`
-        from the call.
+        """Write a request, in `version` (None: the highest version that both sides support). The
+        returned awaitable gives the response, a message of the type `answer`.
 
-        The call raises NotConnected, UnsupportedByBroker; awaiting raises ConnectionLost,
-        RequestTimedOut. If the result is not awaited, the response is dropped.
+        The call raises NotConnected, UnsupportedByBroker; awaiting raises ConnectionLost, and
+        RequestTimedOut if there is no response `timeout_s` after the call. If the result is not
+        awaited, the response is dropped.
         """
         chosen = self.version_of(key) if version is None else version
         return _Answer(self._decode, self._write(APIS[key], chosen, request, timeout_s), answer)
@@ -276,8 +276,9 @@ class Connection:
         self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
-        """End the connection if a response is too late, also if its caller no longer waits: later
-        responses would not arrive either. Otherwise set the timer again."""
+        """Close the connection if any response is too late, because the responses to later requests
+        would be late too. This also holds for a response that no task waits for. If no response is
+        late, set the timer again."""
         self._timer = None
         now = self._loop.time() + _TIMER_EARLY_S
         late = [pending for pending in self._pending if pending.deadline <= now]
@@ -401,8 +402,8 @@ class Connection:
             pending.answer.set_result(frame)
 
     def _abort(self) -> None:
-        """Close the connection at once, and discard all buffered bytes: the client may already have
-        repeated such a request on another connection."""
+        """Close the connection at once and discard all bytes that are not sent yet. The client may
+        already have repeated a request in these bytes on another connection."""
         if not self._writer.is_closing():  # a closed socket's number may belong to another
             taken = self._writer.get_extra_info("socket")
             with suppress(OSError):  # macOS refuses if the broker has closed it

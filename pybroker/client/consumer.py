@@ -52,11 +52,11 @@ class Consumer(Generic[Key_co, Value_co]):
     `getone` and `async for` also complete rebalances, so a consumer that calls none of them for
     max.poll.interval.ms leaves its group.
 
-    `key_deserializer` and `value_deserializer` make `record.key` and `record.value` of the bytes,
-    or of None, for all calls but `poll_arrow`. Each is a function of the bytes, or an object with a
-    method `deserialize(topic, data)` or `deserialize(topic, headers, data)`. It is called when the
-    application first reads the attribute. If it raises an error, this reading raises
-    DeserializationFailed.
+    `key_deserializer` and `value_deserializer` compute `record.key` and `record.value` from the
+    bytes of the key or value (None for null). Each is a function of the bytes, or an object with a
+    method `deserialize(topic, data)` or `deserialize(topic, headers, data)`. A deserializer is
+    called when the application first reads the attribute. If the deserializer raises an error,
+    reading the attribute raises DeserializationFailed. `poll_arrow` does not use deserializers.
 
     With enable.auto.commit, a record counts as processed when the next record is requested. If an
     exception ends the `async with` block, the records of the last call are not committed.
@@ -74,9 +74,12 @@ class Consumer(Generic[Key_co, Value_co]):
         rng: Rng | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        """Parse the options. Raises ConfigError with all invalid options; also if `topics` is not a
-        list of one or more names, or is given without group_id. `on_metrics` is a plain or an async
-        function that gets the metrics every statistics.interval.ms, and at the end of `close`."""
+        """Parse the options. `on_metrics` is a plain or an async function that gets the metrics
+        every statistics.interval.ms, and at the end of `close`.
+
+        Raises ConfigError with all invalid options. `topics` must be a list of one or more names,
+        and needs the option group_id.
+        """
         faults: list[str] = []
         deserializers = Deserializers.of(key_deserializer, value_deserializer, faults)
         self.options = parse_options(ConsumerOptions, options, bootstrap_servers, faults)
@@ -173,10 +176,13 @@ class Consumer(Generic[Key_co, Value_co]):
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Subscribe to these topics, or to all topics whose full name matches the pattern; a later
-        call replaces both. The next call that reads joins the group. A rebalance calls the methods
-        of `listener`, or the callbacks given instead. Raises SubscriptionConflict; ValueError for
-        topics and pattern, for neither, or for a listener with a callback."""
+        """Subscribe to these topics, or to all topics whose full name matches the pattern. A new
+        subscription replaces the old one, with its callbacks. The next call that reads joins the
+        group. A rebalance calls the methods of `listener`, or the callbacks given instead.
+
+        Raises SubscriptionConflict. Raises ValueError unless exactly one of `topics` and `pattern`
+        is given, and for a `listener` together with callbacks.
+        """
         callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
         if listener is not None:
             if callbacks != RebalanceCallbacks():
@@ -219,8 +225,8 @@ class Consumer(Generic[Key_co, Value_co]):
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, independent of other consumers. Partitions that were
-        assigned before keep their position. A new partition starts at the committed offset of
-        the group, else as auto.offset.reset says, unless `seek` follows. Raises
+        already assigned keep their position. A new partition starts at the group's committed
+        offset; if there is none, auto.offset.reset decides. Call `seek` to start elsewhere. Raises
         SubscriptionConflict."""
         chosen = [TopicPartition(*item) for item in partitions]
         if self._is_subscribed:
@@ -323,11 +329,12 @@ class Consumer(Generic[Key_co, Value_co]):
     async def commit(
         self, offsets: GivenOffsets | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Commit these offsets, each that of the next record to read, or the positions of all
-        assigned partitions. Waits for earlier commits. `timeout_ms` None: default.api.timeout.ms.
+        """Commit `offsets`, in which each offset is the next one to read (None: the positions of
+        all assigned partitions). Waits for earlier commits. `timeout_ms` None:
+        default.api.timeout.ms.
 
-        Raises CommitFailed if other members may own the partitions. During a rebalance this is the
-        subclass RebalanceInProgress: call `getmany`, then commit what is still assigned. Also
+        Raises CommitFailed if other members may own the partitions. During a rebalance it raises
+        the subclass RebalanceInProgress: call `getmany`, then commit what is still assigned. Also
         raises FencedInstance, DeadlinePassed, ResponseError, and ValueError for a negative offset.
         """
         group = self._need_group("commit")
@@ -344,8 +351,9 @@ class Consumer(Generic[Key_co, Value_co]):
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return partition -> the group's committed offset, or None. With read_committed, wait for
-        open transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
+        """Return for each partition the group's committed offset; None if there is none. With
+        read_committed, wait for open transactions that may commit offsets. Raises DeadlinePassed,
+        ResponseError."""
         group = self._need_group("committed")
         return await group.committed([TopicPartition(*item) for item in partitions])
 

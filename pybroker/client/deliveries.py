@@ -1,5 +1,5 @@
-"""Deliveries: awaitables of the positions of sent records. All records of a batch have one
-outcome."""
+"""`Delivery`: an awaitable that gives the offset of a sent record, or the error. All records of a
+batch have the same outcome."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Waiter:
 
 
 class DeliveryBatch(Protocol):
-    """The batch of a delivery."""
+    """The part of a producer's batch that a Delivery needs."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -69,15 +69,15 @@ class DeliveryBatch(Protocol):
     def waiters(self) -> list[Waiter]: ...
 
     def at(self, index: int) -> tuple[DeliveryBatch, int]:
-        """Return the batch that now has the record `index` of this batch, and the record's index
-        there. They differ after a split."""
+        """Return the batch that now contains the record `index` of this batch, and the index of the
+        record in that batch. After a split, this is one of the halves."""
 
 
 class Delivery(RecordPlace):
-    """The delivery of one record. `await delivery` returns its RecordMetadata, or raises
-    DeliveryFailed.
+    """An awaitable for the acknowledgement of one record. `await delivery` returns its
+    RecordMetadata, or raises DeliveryFailed.
 
-    A delivery can be awaited several times, also by `asyncio.gather`. If a task that awaits it is
+    A Delivery can be awaited several times, also by `asyncio.gather`. If the waiting task is
     cancelled, the record is still sent. For `asyncio.wait` make a future by
     `asyncio.ensure_future(delivery)`.
     """
@@ -144,7 +144,8 @@ class Delivery(RecordPlace):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` consecutive records of one `send_many`, in one batch from the index `first` on."""
+    """The place of `count` consecutive records of one `send_many`: they are in `batch`, from the
+    index `first` on."""
 
     batch: DeliveryBatch
     first: int
@@ -152,17 +153,17 @@ class Run:
 
 
 class Deliveries(Sequence[Delivery]):
-    """The deliveries of one call of `send_many`, in the order of its records.
+    """A Delivery for each record of one call of `send_many`, in the order of the records.
 
-    `await deliveries` waits until each record has an outcome, and returns the RecordMetadata of all
-    records. It raises DeliveryFailed if a record has failed.
+    `await deliveries` waits until each record is acknowledged or has failed, and returns the
+    RecordMetadata of all records. If a record has failed, it raises DeliveryFailed.
     """
 
     def __init__(
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
-        """All records have the same `timestamp`. `places` has the partition of each record, `runs`
-        the records of each partition, both in the order of the records."""
+        """`timestamp` is that of all records. `places` has the partition number of each record.
+        `runs` has for each partition number the batches with its records, in order."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

@@ -1,8 +1,8 @@
-"""The deserializers of a consumer: functions of the application that make objects of the bytes of
-keys and values, and also of None.
+"""The deserializers of a consumer: functions of the application that turn the bytes of a key or
+value into an object. They are also called with None, for a null key or value.
 
-A deserializer is called when the application first looks at the key or the value. So a record with
-invalid bytes is returned like any other, and keeps no other record from being read.
+A deserializer is called when the application first reads the key or the value. So a record with
+invalid bytes is returned like any other, and does not stop the consumer.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Deserializers:
 
     @classmethod
     def of(cls, key: object, value: object, faults: list[str]) -> Self | None:
-        """Return the application's deserializers; None without any. Add a message to `faults` for
-        an argument that is no deserializer."""
+        """Return the application's deserializers; None if both arguments are None. Add a message to
+        `faults` for an argument that is no deserializer."""
         found = cls(
             converter("key_deserializer", key, "deserialize", faults),
             converter("value_deserializer", value, "deserialize", faults),
@@ -58,7 +58,7 @@ class Deserializers:
         return None if found.key is None and found.value is None else found
 
     def wrap(self, record: ConsumerRecord) -> ConsumerRecord[Any, Any]:
-        """Return the record for the application."""
+        """Return the record with deserialized `key` and `value`."""
         return DeserializedRecord(record, self)
 
 

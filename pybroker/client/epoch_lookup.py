@@ -40,8 +40,8 @@ async def epoch_ends(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, EpochEnd]:
-    """Return for each partition where the given leader epoch ends in the leader's log. Errors are
-    retried until the deadline, unless `once`."""
+    """Return for each partition the end offset of the given leader epoch in the leader's log.
+    Errors are retried until the deadline; with `once` they are not retried."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float

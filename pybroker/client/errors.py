@@ -112,8 +112,9 @@ class UnsupportedByBroker(ClientError):
 class ResponseError(ClientError):
     """The broker returned an error code of Kafka.
 
-    `detail` is the message: by default Kafka's for the code, followed by `place`, the subject of
-    the request. `broker_sentence` is the broker's own message, or empty.
+    The message is `broker_sentence`, the broker's own message. If that is empty, it is the argument
+    `detail`, or else Kafka's text for the code. `place`, the subject of the request, is appended.
+    The attribute `detail` has the whole message.
     """
 
     def __init__(
@@ -211,8 +212,8 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """auto.offset.reset is none, and a partition has no committed offset to read from, or one
-    outside the log."""
+    """A partition has no committed offset, or its committed offset or position is outside the log,
+    and auto.offset.reset is none."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
@@ -244,7 +245,7 @@ class SubscriptionConflict(ClientError):
 
 class NotAssigned(ClientError):
     """The partition is not assigned to this consumer. Partitions of subscribed topics are assigned
-    during calls that read, such as `getmany`; others by `assign`."""
+    during calls that read, such as `getmany`. Without a subscription, call `assign`."""
 
     def __init__(
         self, topic_partition: TopicPartition, assigned: Collection[TopicPartition]
@@ -270,7 +271,7 @@ class GroupError(ClientError):
 
 class CommitFailed(GroupError):
     """The offsets were not committed, because the member has left the generation in which it read
-    the records. Other members may read the records since the last commit again.
+    the records. Other members may read again the records after the last commit.
 
     If the time between two calls that read was too long, raise max.poll.interval.ms or lower
     max.poll.records.
@@ -290,7 +291,8 @@ class FencedInstance(GroupError):
 
 
 class JoinRefused(GroupError):
-    """The coordinator does not admit the consumer to the group, by the error code `code`."""
+    """The coordinator does not admit the consumer to the group. `code` is the error code in its
+    response."""
 
     def __init__(self, group_id: str, code: ErrorCode, text: str) -> None:
         super().__init__(group_id, f"{code.name}: {text}")
@@ -353,9 +355,9 @@ class DamagedRecords(ClientError):
 
 
 class DeserializationFailed(ClientError):
-    """A deserializer raised an error for the key or the value of a record. `field` is "key" or
-    "value", and `data` has its bytes. `__cause__` is the deserializer's error. The consumer's
-    position is already after the record."""
+    """A deserializer raised an error for a record. `field` is "key" or "value". `data` is the key
+    or the value as bytes. `__cause__` is the deserializer's error. The consumer's position is
+    already after the record."""
 
     def __init__(
         self,

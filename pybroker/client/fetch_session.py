@@ -1,9 +1,9 @@
 """The client's state of a fetch session with one broker (KIP-227).
 
 A request contains only changed partitions, a response only partitions with changes. The caller
-gives a value for each partition, for example its fetch offset and leader epoch, by which this
-module finds the changes. A session has at most one request in flight: `next`, then `handle` or
-`failed`.
+gives a value for each partition, for example its fetch offset and leader epoch. A partition has
+changed if its value differs from that of the last request. A session has at most one request in
+flight: call `next`, then `handle` or `failed`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class FetchSession(Generic[P]):
         positions: Mapping[TopicPartition, P],
         changed: Iterable[TopicPartition] | None = None,
     ) -> SessionRequest:
-        """Return the next request, by which the broker's session gets exactly these positions.
-        `changed`: the partitions whose positions may have changed since the last request (None:
+        """Return the next request. It changes the partitions in the broker's session to those in
+        `positions`. `changed` are the partitions that may differ from the last request (None:
         any)."""
         news: list[tuple[TopicPartition, P]] = []
         gone = []

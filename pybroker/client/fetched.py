@@ -62,8 +62,9 @@ class FetchedData:
         return True
 
     def is_shown(self, header: BatchHeader, batch: memoryview, *, committed_only: bool) -> bool:
-        """Return whether the application gets the records of the next batch: it is no transaction
-        marker and, with `committed_only`, not aborted."""
+        """Return whether the application gets the records of the next batch. It does not get
+        transaction markers. With `committed_only`, it does not get the records of aborted
+        transactions."""
         while self.aborted and self.aborted[0][0] <= header.last_offset:
             self.aborting.add(self.aborted.popleft()[1])
         if header.is_control:

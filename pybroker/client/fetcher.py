@@ -55,8 +55,8 @@ _Asked = dict[TopicPartition, tuple[PartitionReader, int, int]]
 
 class Fetcher:
     """The background task that fetches the records of a consumer, from `start` to `close`.
-    `readers` has the state of each assigned partition. The event `news` is set when the consumer
-    may have records or an error to return."""
+    `readers` has the state of each assigned partition. The fetcher sets the event `news` when there
+    may be a record or an error to return to the application."""
 
     def __init__(
         self, options: ConsumerOptions, cluster: Cluster, metrics: ConsumerMetrics
@@ -97,8 +97,9 @@ class Fetcher:
         await asyncio.gather(*goodbyes)
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
-        """Ask the broker to close the fetch session, on another connection than Fetch requests,
-        which may still wait for data. A failure is ignored: the session expires."""
+        """Ask the broker to close the fetch session. A failure is ignored, because the session
+        expires. The request uses another connection than other Fetch requests, which may still wait
+        for data."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:
@@ -151,8 +152,8 @@ class Fetcher:
     def jump(
         self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
     ) -> None:
-        """Set the position of these partitions to `offset` (None: that of ListOffsets for the
-        timestamp `reset`). Raises NotAssigned before any position changes."""
+        """Set the position of these partitions to `offset`. If `offset` is None, ListOffsets finds
+        the position for the timestamp `reset`. Raises NotAssigned; no position has changed then."""
         for reader in self.chosen(partitions):
             reader.jump(offset, reset)
         self.wake()
@@ -227,8 +228,9 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """Report the partitions that have had no leader for a long time: by an error of the next
-        read after leaderless.timeout.ms, if set, else by one warning."""
+        """Report partitions that have had no leader for a long time. If leaderless.timeout.ms is
+        set, the next call that reads raises an error after this time. Otherwise log one warning for
+        each partition."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)
@@ -278,7 +280,8 @@ class Fetcher:
         sent: Awaitable[FetchResponse] | ClientError,
         asked: _Asked,
     ) -> None:
-        """Handle the response. `sent` is the error of the request if it was not written."""
+        """Handle the response to a Fetch request. `sent` is the awaitable of the response, or the
+        error if the request could not be written."""
         began = self._cluster.clock.monotonic()
         try:
             if isinstance(sent, ClientError):

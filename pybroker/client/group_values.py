@@ -9,8 +9,8 @@ from pybroker.model import NO_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """An offset to commit: that of the next record to read, any text as `metadata`, and the leader
-    epoch of the last read record (-1: unknown)."""
+    """An offset to commit. `offset` is the next one to read, `metadata` any text, and
+    `leader_epoch` the leader epoch of the last read record (-1: unknown)."""
 
     offset: int
     metadata: str = ""
@@ -19,9 +19,9 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """The identity of a consumer in its group, by which the broker refuses the offsets of a
-    transaction if the member has left the generation (KIP-447). Without membership, the generation
-    is -1 and the member id empty."""
+    """The identity of a consumer in its group. A producer sends it with the offsets of a
+    transaction; the broker refuses them if the member has left the generation (KIP-447). Without
+    membership, the generation is -1 and the member id empty."""
 
     group_id: str
     generation: int = -1

@@ -1,5 +1,6 @@
-"""How long partitions have had no leader, measured by metadata responses. So a short election is
-distinguished from in-sync replicas that are all down."""
+"""The time for which partitions have had no leader, by the metadata responses. A short leader
+election takes one or two responses. A partition whose in-sync replicas are all down has no leader
+in many responses."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class LeaderlessWatch:
         self._gaps: dict[TopicPartition, _Gap] = {}
 
     def look(self, view: ClusterView, partitions: Iterable[TopicPartition]) -> None:
-        """Take a new metadata view, in which only `partitions` are watched."""
+        """Process new metadata. From now on watch only `partitions`."""
         if view is self._view:
             return
         self._view = view

@@ -70,8 +70,8 @@ class ClusterView:
         return topic.partitions.get(topic_partition.partition) if topic else None
 
     def leader(self, topic_partition: TopicPartition) -> int | None:
-        """Return the broker id of the partition's leader; None without a leader, or without an
-        address for it."""
+        """Return the broker id of the partition's leader. Return None if the partition has no
+        leader, or the metadata does not have the leader's address."""
         info = self.partition(topic_partition)
         if info is None or info.leader == NO_LEADER or info.leader not in self.nodes:
             return None
@@ -116,8 +116,9 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return `fresh`, but for each partition with a later state in `known`, that state. A client
-    must not return to older metadata (KIP-320), except for a topic with another topic id."""
+    """Return the metadata `fresh`, but keep the state of a partition in `known` if it is later. A
+    client must not return to older metadata (KIP-320). If a topic has got another topic id, keep
+    nothing."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -135,7 +136,8 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
     """Return whether the partition's state `known` has a larger leader epoch than `fresh`. `fresh`
-    None, a missing partition, counts as an older response if the topic has a topic id."""
+    is None if the response lacks the partition: for a topic with a topic id, this response is then
+    the older one."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

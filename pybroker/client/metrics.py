@@ -92,8 +92,8 @@ class ProducerMetrics:
 
 @dataclass(slots=True)
 class ConsumerMetrics:
-    """The metrics of a consumer since it was created. `topics` is by topic name. `lag` is by
-    assigned partition, if known."""
+    """The metrics of a consumer since it was created. `topics` has the counters of each topic.
+    `lag` has the lag of each assigned partition, if known."""
 
     client_id: str
     topics: defaultdict[str, ConsumerTopicMetrics] = field(

@@ -327,9 +327,9 @@ def parse_options(
     bootstrap_servers: str | Iterable[str] | None = None,
     faults: Iterable[str] = (),
 ) -> OptionsT:
-    """Return the options of a client of this kind. `bootstrap_servers`, unless None, has precedence
-    over the option. Raises ConfigError, which lists all invalid options and the messages `faults`
-    of the caller."""
+    """Return the options of a client, as an object of the class `kind`. `bootstrap_servers`
+    overrides the option in `given`, unless it is None. Raises ConfigError, with all invalid options
+    and the messages in `faults`."""
     if bootstrap_servers is not None:
         is_text = isinstance(bootstrap_servers, str)
         addresses = bootstrap_servers if is_text else list(bootstrap_servers)

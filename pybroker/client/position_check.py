@@ -31,9 +31,9 @@ NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """A request to a leader about the position of one reader, with the values at that time. `era`
-    is the number of calls of the reader's `jump`, `offset` the fetch offset, `leader_epoch` the
-    leader's epoch."""
+    """An OffsetForLeaderEpoch request for one reader, with the reader's state at that time. `era`
+    is the number of its seeks and resets, `offset` its fetch offset, `leader_epoch` the leader's
+    epoch."""
 
     reader: PartitionReader
     era: int
@@ -47,9 +47,9 @@ class _Question(NamedTuple):
 
 
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
-    """Return the offset at which the leader's log begins to differ from the records that were read;
-    None if it does not differ, or unknown. `end`: the leader's answer for the epoch of the last
-    read record."""
+    """Return the offset at which the leader's log begins to differ from the records that were read.
+    None means that the log does not differ, or that this is unknown. `end` is the leader's answer
+    for the leader epoch of the last read record."""
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
     gone = [start for epoch, start in reader.epochs if epoch > end.leader_epoch]
@@ -58,8 +58,9 @@ def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
 
 
 class PositionCheck:
-    """Checks a consumer's positions against their leaders' logs. `pause` makes a reader wait for a
-    backoff. `on_result` is called when the consumer has a new error or position."""
+    """Checks a consumer's positions against the logs of the leaders. `pause(reader)` starts the
+    retry backoff of a partition. `on_result` is called when the consumer has a new error or
+    position."""
 
     def __init__(
         self,
@@ -87,7 +88,8 @@ class PositionCheck:
         return info.leader_epoch <= reader.checked_epoch
 
     def begin(self, readers: Sequence[PartitionReader]) -> None:
-        """Start to check the positions of these readers, unless a check of them runs."""
+        """Start to check the positions of these readers. A reader whose check is already running is
+        skipped."""
         questions = {}
         for reader in readers:
             key = reader.topic_partition

@@ -28,9 +28,9 @@ RESET_MOMENTS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class PositionLookup:
-    """Finds the positions of a consumer's readers. `pause` makes a reader wait for a backoff.
-    `on_result` is called when the consumer has a new error or position. `find_committed` is None
-    without a group."""
+    """Finds the positions of a consumer's readers. `pause(reader)` starts the retry backoff of a
+    partition. `on_result` is called when the consumer has a new error or position. `find_committed`
+    returns the committed offsets; None without a group."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class PositionLookup:
         self._look_up_positions(readers, now)
 
     def reset(self, reader: PartitionReader, reason: str) -> None:
-        """Drop the position, and find a new one as auto.offset.reset says. If it is none, set the
-        error OffsetUnavailable."""
+        """Drop the reader's position, and find a new one by auto.offset.reset. If this option is
+        none, set the reader's error to OffsetUnavailable."""
         policy = self._options.auto_offset_reset
         moment = RESET_MOMENTS.get(policy)
         if moment is None:

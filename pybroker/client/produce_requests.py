@@ -75,7 +75,8 @@ def produce_request(batches: Iterable[ProducerBatch], options: ProducerOptions) 
 def write_request(
     connection: Connection, request: ProduceRequest, options: ProducerOptions
 ) -> Sent:
-    """Write the request at once, but with acks=0 when the result is called."""
+    """Write the request, and return a function that gives the awaitable of the response. With
+    acks=0, this function writes the request."""
     limit_s = options.request_timeout_ms / 1_000
     if options.acks == 0:
         return partial(connection.tell, ApiKey.PRODUCE, request, timeout_s=limit_s)

@@ -1,4 +1,5 @@
-"""The public producer. It accepts records, and returns a delivery for each."""
+"""The public producer. It accepts records, and returns a Delivery (an awaitable for the
+acknowledgement) for each."""
 
 from __future__ import annotations
 
@@ -64,10 +65,10 @@ class Producer(Generic[Key_contra, Value_contra]):
     The keyword arguments are those of `ProducerKeywords`. Records of one partition are stored in
     the order of `send`; with idempotence (the default) retries add no duplicates.
 
-    `key_serializer` and `value_serializer` make the bytes of keys and values for all calls but
-    `send_arrow`. Each is a function of the key or value, or an object with a method
-    `serialize(topic, value)` or `serialize(topic, headers, value)`. It is called for None, too. If
-    it raises, the call raises SerializationFailed.
+    `key_serializer` and `value_serializer` turn keys and values into bytes. Each is a function of
+    the key or value, or an object with a method `serialize(topic, value)` or `serialize(topic,
+    headers, value)`. A serializer is also called for None. If it raises an error, `send` raises
+    SerializationFailed. `send_arrow` does not use serializers.
 
     The end of the `async with` block waits for the delivery of the accepted records. If an
     exception or a cancellation ends the block, undelivered records fail at once, as with
@@ -88,11 +89,11 @@ class Producer(Generic[Key_contra, Value_contra]):
     ) -> None:
         """Parse the options. Raises ConfigError with all invalid options.
 
-        `partitioner` is a function that gets a topic's metadata, the bytes of a key and of a value,
-        and returns the partition, or None for the default: with a key the Java client's partition
-        for this key, without a key one partition after the other. `on_metrics` is a plain or an
-        async function that gets the metrics every statistics.interval.ms, and at the end of
-        `close`.
+        `partitioner` is a function of a topic's metadata, the bytes of a key and the bytes of a
+        value. It returns the partition number, or None for the default. By default the key
+        determines the partition, as in the Java client; records without a key fill a batch of one
+        partition, then of another. `on_metrics` is a plain or an async function that gets the
+        metrics every statistics.interval.ms, and at the end of `close`.
         """
         faults: list[str] = []
         self._serializers = Serializers.of(key_serializer, value_serializer, faults)
@@ -177,17 +178,17 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Accept a record, and return its delivery: await it for the position in the log.
+        """Accept a record. Return its Delivery: await this for the RecordMetadata, with the offset.
         `timestamp_ms` is in ms since 1970, None means now.
 
         The call waits for the metadata of the topic and for free memory, at most max.block.ms. If
-        it is cancelled meanwhile, the record is not accepted. If the record fills a batch, the call
-        then yields to the event loop once; after a cancellation there, the record is still sent.
+        it is cancelled while it waits, the record is not accepted. If the record fills a batch, the
+        call then yields to the event loop once; if it is cancelled at that point, the record is
+        still sent.
 
         Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed; TypeError for text (encode
-        it first); ValueError for a time or a header's name that no record can hold. With a
-        transactional.id, raises the errors of `commit_transaction`. The delivery raises
-        DeliveryFailed.
+        it first); ValueError for an invalid timestamp or header name. With a transactional.id,
+        raises the errors of `commit_transaction`. Awaiting the Delivery raises DeliveryFailed.
         """
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
@@ -212,9 +213,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send a record, and return its position in the log once it is delivered. Many calls one
-        after the other are slow, because each waits for its own batch. After a cancellation the
-        record is still sent. Raises DeliveryFailed, and the errors of `send`."""
+        """Send a record, wait until it is acknowledged, and return its RecordMetadata. Many calls
+        one after the other are slow, because each waits for its own batch. If the call is
+        cancelled, the record is still sent. Raises DeliveryFailed, and the errors of `send`."""
         delivery = await self.send(
             topic,
             value,
@@ -235,7 +236,7 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Accept a record without waiting, and return its delivery. Raises WouldBlock if the
+        """Accept a record without waiting, and return its Delivery. Raises WouldBlock if the
         metadata of the topic is unknown or buffer.memory is full, and the errors of `send`.
 
         Records are sent only while the application awaits something, so await something between
@@ -259,8 +260,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Accept a record for each value, with the key at the same index in `keys`, and return
-        their deliveries. This takes a fraction of the time of a `send` for each record.
+        """Accept a record for each value, with the key at the same index in `keys`. Return a
+        Delivery for each record. This takes a fraction of the time of a `send` for each record.
 
         All records are checked before the first one is accepted. The call waits for memory, at most
         max.block.ms in total. If it is cancelled or raises BufferExhausted, the first records may
@@ -351,9 +352,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group: GroupMetadata | str,
     ) -> None:
-        """Commit offsets of a consumer group, each that of the next record to read, as part of the
-        transaction. `group` is a group id, or the result of `Consumer.group_metadata`, with which
-        the broker refuses offsets from a member that has left its generation (KIP-447).
+        """Commit offsets of a consumer group as part of the transaction. Each offset is the next
+        one to read. `group` is a group id, or the result of `Consumer.group_metadata`. With the
+        latter, the broker refuses the offsets of a member that has left its generation (KIP-447).
 
         After any failure the transaction can only be aborted. Raises the errors of
         `commit_transaction`, and ValueError for a negative offset.

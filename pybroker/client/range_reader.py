@@ -30,7 +30,7 @@ response may exceed it."""
 
 
 class RangeReader:
-    """A reader of ranges, one after the other.
+    """A reader of offset ranges. Read one range after the other.
 
     `options` are the options of a consumer with Kafka's names, in upper or lower case and with or
     without the prefix `kafka.` (kafka.bootstrap.servers, ...), and kafkaConsumer.pollTimeoutMs, the
@@ -97,10 +97,13 @@ class RangeReader:
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
         """Yield the header and the bytes of each data batch of the range, in order. Transaction
-        markers are omitted, with read_committed also aborted batches. Only the records from the
-        attribute `first_offset` up to, not including, the end of the range belong to the range.
-        Each counted part of the range is compared with its count. Raises RangeFailed, NoBrokers and
-        other ClientErrors."""
+        markers are omitted. With read_committed, aborted batches are omitted too.
+
+        A batch may also have records outside the range: use only those with an offset from the
+        attribute `first_offset` up to, not including, the end of the range. If the range has
+        counts, the records are checked against them. Raises RangeFailed, NoBrokers and other
+        ClientErrors.
+        """
         loop = self._loop
         if loop is None or loop.is_closed():
             raise Closed("the range reader is not open: use it in a with block")
@@ -158,7 +161,8 @@ class RangeReader:
 
 
 class Waiting:
-    """The buffer of batches between the thread that fetches and the thread that calls `batches`."""
+    """The buffer of batches between the thread that fetches them and the thread that calls
+    `RangeReader.batches`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -170,8 +174,8 @@ class Waiting:
         self._room = asyncio.Event()
 
     async def put(self, first_offset: int, batches: list[Batch]) -> None:
-        """Add batches, whose records belong to the range from `first_offset` on. Then wait until
-        the buffer has less than BUFFER_BYTES_MAX bytes."""
+        """Add batches. Their records below `first_offset` do not belong to the range. Then wait
+        until the buffer has less than BUFFER_BYTES_MAX bytes."""
         with self._changed:
             self._answers.append((first_offset, batches))
             self._bytes += _size(batches)
@@ -189,8 +193,9 @@ class Waiting:
             self._changed.notify()
 
     def get(self) -> tuple[int, list[Batch]] | None:
-        """Wait for the next batches. Return (first offset that belongs to the range, batches); None
-        at the end. Raises the error with which fetching ended, after all earlier batches."""
+        """Wait for the next batches, and return (`first_offset` of `put`, batches). None means the
+        end of the range. If fetching ended with an error, raise this error after all earlier
+        batches."""
         with self._changed:
             while not self._answers and not self._has_ended:
                 self._changed.wait()

@@ -1,5 +1,6 @@
 """The consumer's calls that read records. A call does rebalances and automatic commits, waits for
-fetched records, decodes them in turns of a few milliseconds, and returns them."""
+fetched records, decodes them, and returns them. Decoding lets other tasks run every few
+milliseconds."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ WAIT_MS: Final = 60_000
 
 
 class Reading:
-    """The reading side of a consumer."""
+    """The consumer's calls that read records, and the records that the last call returned."""
 
     def __init__(
         self,
@@ -131,8 +132,9 @@ class Reading:
         decode: Callable[[Iterable[PartitionReader], Turn], bool],
         collect: Callable[[Iterable[PartitionReader]], dict[TopicPartition, T]],
     ) -> dict[TopicPartition, T]:
-        """Return the first result of `collect` that is not empty, or {} after `timeout_ms`. Other
-        tasks run whenever `decode` returns False."""
+        """Call `decode` and then `collect`, until `collect` finds records, and return them; {}
+        after `timeout_ms`. `decode` returns False if other tasks shall run before it is called
+        again."""
         self.check_running()
         if not self._has_choice():
             raise SubscriptionConflict(

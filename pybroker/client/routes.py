@@ -13,11 +13,11 @@ from pybroker.records.record_buffer import partition_of_key
 
 
 class Route:
-    """The queues of a topic's partitions that were used since the last `update`.
+    """The partitions of one topic, with the queues that were used since the last `update`.
 
-    Records without a key go to the queue `sticky` until it has received about `sticky_bytes`, then
-    to that of another partition, so that batches are full and partitions get equal shares (KIP-480,
-    KIP-794).
+    Records without a key go to the queue `sticky`. After about `sticky_bytes`, `sticky` becomes the
+    queue of another partition. So batches are full and all partitions get equally many bytes
+    (KIP-480, KIP-794).
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Route:
         self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
-        """Use the partitions of this metadata, and forget all queues."""
+        """Replace the metadata of the topic, and forget all queues."""
         self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [
@@ -61,9 +61,9 @@ class Route:
         return queue
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of at most `size` bytes. Without a key its partition has a
-        leader, if any partition has one. With a key its partition may lack a leader, because it
-        must not depend on failures."""
+        """Return the queue for a record of at most `size` bytes. With a key, the key alone
+        determines the partition, even if the partition has no leader. Without a key, prefer a
+        partition with a leader."""
         if key is not None:
             return self.queue(partition_of_key(key, self.partition_count))
         sticky = self.sticky
@@ -73,8 +73,8 @@ class Route:
         return sticky
 
     def _next(self) -> int:
-        """Return a random partition with a leader, or any if none has one, and not the current one
-        if possible."""
+        """Return a random partition number. Prefer partitions with a leader, and another partition
+        than the current one."""
         numbers = self._available
         if self.sticky is None:
             return numbers[self._rng.randrange(len(numbers))]

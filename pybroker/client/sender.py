@@ -194,8 +194,8 @@ class Sender:
     # Transactions
 
     def _attend(self, transactions: TransactionManager) -> None:
-        """Fail the waiting batches of a transaction that cannot be committed any more. In a new
-        epoch, restart the sequence numbers of all partitions."""
+        """If the transaction can no longer be committed, fail its waiting batches. If the producer
+        has a new epoch, restart the sequence numbers of all partitions."""
         if transactions.doomed:
             error = transactions.error or TransactionConflict("the transaction is aborted")
             for queue in self._accumulator.active():
@@ -317,7 +317,8 @@ class Sender:
         chosen: list[tuple[PartitionQueue, ProducerBatch]],
         began: float,
     ) -> None:
-        """Handle the response to a request of the time `began` (s), for each batch."""
+        """Wait for the response to one Produce request, and handle it for each batch. `began` is
+        the time of the request, in seconds of the monotonic clock."""
         try:
             response = await sent()
         except ClientError as error:
@@ -431,8 +432,8 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Once all batches with sequence numbers are done, reset the numbers if a failed batch has
-        left a gap."""
+        """Do nothing while a batch with a sequence number waits or is in flight. Then, if a failed
+        batch has left a gap, begin the reset of the sequence numbers."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()

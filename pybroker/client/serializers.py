@@ -1,5 +1,5 @@
-"""The serializers of a producer: functions of the application that make bytes of keys and values,
-and also of None."""
+"""The serializers of a producer: functions of the application that turn a key or value into bytes.
+They are also called with None, for a null key or value."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ SerializerLike = (
 
 
 def converter(name: str, given: object, method: str, faults: list[str]) -> Convert | None:
-    """Return the application's serializer or deserializer in a general form; None if `given` is
-    None. `given` is the argument `name`: a function of one argument, or an object with the method
-    `method`. Add a message to `faults` for anything else."""
+    """Return the application's serializer or deserializer as a function of (topic, headers, key or
+    value); None if `given` is None. `given` is a function of one argument, or an object with the
+    method `method`. For anything else, add a message about the argument `name` to `faults`."""
     if given is None:
         return None
     if is_property(name, given):
@@ -90,8 +90,8 @@ class Serializers:
 
     @classmethod
     def of(cls, key: object, value: object, faults: list[str]) -> Self | None:
-        """Return the application's serializers; None without any. Add a message to `faults` for an
-        argument that is no serializer."""
+        """Return the application's serializers; None if both arguments are None. Add a message to
+        `faults` for an argument that is no serializer."""
         found = cls(
             converter("key_serializer", key, "serialize", faults),
             converter("value_serializer", value, "serialize", faults),
@@ -121,8 +121,8 @@ class Serializers:
         partition: int | None,
         give_way: Callable[[], Awaitable[None]],
     ) -> tuple[Iterable[Any] | None, Iterable[Any]]:
-        """Return the serialized keys and values of `send_many`. Calls `give_way` from time to time.
-        Raises SerializationFailed."""
+        """Return the serialized keys and values of `send_many`. Call `give_way` from time to time,
+        so that other tasks run. Raises SerializationFailed."""
         rows = list(values)
         if self.key is not None:
             given = [None] * len(rows) if keys is None else keys

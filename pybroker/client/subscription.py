@@ -53,8 +53,8 @@ Wrap = Callable[[ConsumerRecord], ConsumerRecord[Any, Any]]
 
 
 class Rules(NamedTuple):
-    """The choice of the records that the application gets. `committed_only` omits records of
-    aborted transactions. `wrap` turns each decoded record into the application's record."""
+    """The options for decoding. `committed_only` omits the records of aborted transactions. `wrap`
+    turns a decoded record into one with deserialized key and value."""
 
     check_crcs: bool
     committed_only: bool
@@ -63,8 +63,8 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work that a call may still do before it lets other tasks run, as a cost in bytes, so that
-    the speed of the machine does not decide which records a call returns."""
+    """The work that may be done before other tasks must run. `left` is counted in bytes, not in
+    time, so that a call returns the same records on a fast and a slow machine."""
 
     left: int = BYTES_PER_TURN
 
@@ -120,8 +120,9 @@ class PartitionReader:
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
     ) -> None:
-        """Set the position to `offset` (None: the fetcher finds it by the timestamp `reset`), and
-        drop fetched records. `leader_epoch` is that of the last record before the position."""
+        """Set the position to `offset`, and drop fetched records. If `offset` is None, the fetcher
+        finds the position for the timestamp `reset`. `leader_epoch` is the leader epoch of the last
+        record before the position."""
         self.era += 1
         self.initial = False
         self.position = offset
@@ -159,8 +160,8 @@ class PartitionReader:
         return len(self.ready) - self.ready_at
 
     def decode(self, count: int, turn: Turn, rules: Rules) -> bool:
-        """Decode fetched records until `count` are ready. Return False if `turn` is used up before.
-        At a damaged batch, set `problem`."""
+        """Decode fetched records until `count` are ready. Return False if `turn` has no work left
+        before that. At a damaged batch, set `problem`."""
         if self.columns is not None:
             self._decode_again()
         while self.ready_count < count and self.problem is None:
@@ -196,9 +197,9 @@ class PartitionReader:
         return record
 
     def decode_columns(self, bytes_max: int, turn: Turn, rules: Rules, *, headers: bool) -> bool:
-        """Decode whole fetched batches into `columns` until these have `bytes_max` bytes, with a
-        column of headers if `headers`. Return False if `turn` is used up before. At a damaged
-        batch, set `problem`."""
+        """Decode whole fetched batches into `columns` until `columns` has `bytes_max` bytes.
+        `headers` adds a column with the headers. Return False if `turn` has no work left before
+        that. At a damaged batch, set `problem`."""
         if self.ready or (self.columns is not None and self.columns.has_headers != headers):
             self._decode_again()
         while self.problem is None:
@@ -259,8 +260,8 @@ class PartitionReader:
             self._skip_to(*self.end)
 
     def _skip_to(self, offset: int, leader_epoch: int) -> None:
-        """Move the position to `offset`, the end of batches without records for the application,
-        when all decoded records before it are taken."""
+        """Move the position to `offset`, past batches without records for the application. While
+        decoded records before these batches are not taken, only remember `offset`."""
         if self.is_decoded:
             self.end = offset, leader_epoch
         else:
@@ -294,8 +295,8 @@ class PartitionReader:
             turn.left -= cost
 
     def _unpack(self, rules: Rules, keep: Keep) -> Iterator[int]:
-        """Decode by `keep` the fetched batches that have records for the application. Yield the
-        cost of each step."""
+        """Decode the fetched batches. Pass each batch with records for the application to `keep`,
+        which stores the records. Yield the cost of each step in bytes."""
         while self.buffered:
             fetched = self.buffered[0]
             found = fetched.next_batch()

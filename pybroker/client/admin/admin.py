@@ -142,9 +142,10 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Let the controller elect leaders (None: for all partitions that need an election). Return
-        None for each partition with a new leader, else the error, for example ELECTION_NOT_NEEDED.
-        Raises ClientError if the controller does not answer."""
+        """Let the controller elect leaders of these partitions (None: of all partitions that need
+        an election). Return None for each partition with a new leader, and an error for each other
+        partition, for example ELECTION_NOT_NEEDED. Raises ClientError if the controller does not
+        answer."""
         return await admin_elections.elect_leaders(
             self._calls, election_type, partitions, timeout_ms=timeout_ms
         )
@@ -324,7 +325,8 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[str, GroupOffsets]:
         """Return the committed offsets of each group, in the given partitions (None: all). With
-        `require_stable`, wait while an open transaction may commit such offsets. Raises Closed."""
+        `require_stable`, wait while an open transaction may commit offsets of these partitions.
+        Raises Closed."""
         return await admin_group_offsets.committed_offsets(
             self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -349,9 +351,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Delete a group's committed offsets in these partitions, to whose topics no member may be
-        subscribed. Return None for each deleted offset, else the error. Raises ClientError if the
-        coordinator refuses the whole request."""
+        """Delete a group's committed offsets in these partitions. The coordinator refuses a
+        partition if a member is subscribed to its topic. Return None for each deleted offset, else
+        the error. Raises ClientError if the coordinator refuses the whole request."""
         return await admin_group_offsets.delete_offsets(
             self._calls, group, partitions, timeout_ms=timeout_ms
         )
@@ -370,8 +372,8 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of each offset in `committed`: its distance from the present end of the
-        log. Without `details` the lag in bytes and in seconds is None. Raises Closed."""
+        """Return for each partition the lag from its offset in `committed` to the end of the log.
+        Without `details` the lag in bytes and in seconds is None. Raises Closed."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
@@ -397,9 +399,10 @@ class Admin:
         duration_ms: int = admin_transactions.ALL,
         timeout_ms: int | None = None,
     ) -> TransactionList:
-        """Return the transactional ids of all brokers, with one of these states and producer ids
-        (empty: any). `duration_ms` 0 or more selects transactions that began longer ago; this needs
-        brokers of Kafka 3.8. Raises Closed."""
+        """Return the transactional ids of all brokers that are in one of `states` and have one of
+        `producer_ids` (empty: any). If `duration_ms` is 0 or more, return only ids whose
+        transaction has been open for longer than that; this needs Kafka 3.8 or later. Raises
+        Closed."""
         return await admin_transactions.list_transactions(
             self._calls, states, producer_ids, duration_ms, timeout_ms=timeout_ms
         )
@@ -407,8 +410,8 @@ class Admin:
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription]:
-        """Return the state of each transactional id, with its producer and its transaction's
-        partitions. Raises Closed."""
+        """Return the state, the producer and the partitions in the transaction of each
+        transactional id. Raises Closed."""
         return await admin_transactions.describe_transactions(
             self._calls, transactional_ids, timeout_ms=timeout_ms
         )
@@ -425,7 +428,7 @@ class Admin:
     async def abort_transaction(
         self, transaction: OpenTransaction, *, timeout_ms: int | None = None
     ) -> None:
-        """Abort a hanging transaction in one partition, without its coordinator. If the coordinator
-        later commits the transaction, these records stay aborted. Raises ClientError if no marker
-        was written, or if this is unknown."""
+        """Abort a hanging transaction in one partition, without the transaction coordinator. If the
+        coordinator later commits the transaction, its records in this partition stay aborted.
+        Raises ClientError if the abort marker was not written, or may not have been written."""
         await admin_transactions.abort_transaction(self._calls, transaction, timeout_ms=timeout_ms)

@@ -31,15 +31,16 @@ election may cause a few failures."""
 
 
 class Calls:
-    """Sends one admin client's requests. `opened` is true from `start` to `close` of the client."""
+    """Sends the requests of one admin client. `opened` is true while the client is started and not
+    closed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.opened = False
 
     def deadline(self, timeout_ms: int | None = None) -> Deadline:
-        """Return the deadline of an operation that starts now; None: after
-        default.api.timeout.ms."""
+        """Return the deadline of an operation that starts now and may take `timeout_ms` (None:
+        default.api.timeout.ms)."""
         limit_ms = timeout_ms or self.cluster.options.default_api_timeout_ms
         return Deadline(self.cluster.clock, limit_ms)
 
@@ -162,9 +163,13 @@ class Calls:
     async def _before_retry(
         self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
     ) -> None:
-        """Wait before the next attempt and refresh the metadata. Raise `error` instead if the
-        deadline comes too early, if it is not retriable, or if the broker may have processed a
-        request that is not `repeatable`."""
+        """Wait for the retry backoff and refresh the metadata. Raise `error` instead if a retry is
+        not possible:
+
+        - the deadline comes before the end of the backoff;
+        - `error` is not retriable;
+        - the broker may have processed the request, and the request is not `repeatable`.
+        """
         pause = self.cluster.pause_s(failures)
         may_retry = error.retriable and (error.definite or repeatable)
         if not may_retry or deadline.remaining_s() <= pause:
@@ -187,8 +192,8 @@ class Calls:
 
 
 def controller_moved(answers: Iterable[tuple[int, str | None]]) -> None:
-    """Raise ResponseError if one of these (error code, message) results is NOT_CONTROLLER. Such a
-    broker has changed nothing."""
+    """Raise ResponseError if one of these (error code, message) results is NOT_CONTROLLER. A broker
+    that returns this error has changed nothing."""
     for code, sentence in answers:
         if code == ErrorCode.NOT_CONTROLLER:
             raise ResponseError(ErrorCode.NOT_CONTROLLER, broker_sentence=sentence or "")

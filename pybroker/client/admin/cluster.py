@@ -16,7 +16,7 @@ from pybroker.wire.messages.cluster import DescribeClusterRequest, DescribeClust
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The brokers and the controller of a cluster; None without a controller."""
+    """The brokers of a cluster, and its controller (None if there is none)."""
 
     cluster_id: str | None
     controller: Node | None

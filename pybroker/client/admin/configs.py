@@ -110,7 +110,7 @@ class ConfigChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One source that sets an option, with the value there."""
+    """The value of an option at one source, such as the topic or the default of the broker."""
 
     name: str
     value: str | None
@@ -119,8 +119,8 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """An option of a resource. `value` is None if the option is not set or sensitive. `synonyms`
-    and `documentation` are filled if requested."""
+    """An option of a resource. `value` is None if the option is not set, or is sensitive.
+    `synonyms` and `documentation` are present only if requested."""
 
     name: str
     value: str | None
@@ -133,7 +133,8 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether no source sets the option."""
+        """Whether the value is Kafka's own default, because neither the resource nor a broker sets
+        the option."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -313,8 +314,8 @@ async def _ask_each(
     ask: _AskAbout[T],
     timeout_ms: int | None,
 ) -> dict[ConfigResource, T | ClientError]:
-    """Ask brokers about the resources, with retries. Return the result or the error for each
-    resource. Options and loggers of one broker are asked from that broker, all others from any."""
+    """Return for each resource the result or the error, with retries. A resource of one broker (its
+    options or loggers) is requested from that broker, any other resource from any broker."""
     wanted = list(dict.fromkeys(resources))
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in wanted:

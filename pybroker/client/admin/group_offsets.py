@@ -41,9 +41,9 @@ SEVERAL_GROUPS_VERSION: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's committed offset in a partition. `offset` is that of the next record to read,
-    `leader_epoch` that of the last read record (-1 if unknown), `metadata` any text of the
-    consumer. If the broker returned an error, only `error` is set."""
+    """The committed offset of a group in a partition. `offset` is the next offset to read.
+    `leader_epoch` is the leader epoch of the last read record, -1 if unknown. `metadata` is any
+    text of the consumer. If the broker returned an error, only `error` is set."""
 
     offset: int
     leader_epoch: int = -1
@@ -75,7 +75,7 @@ async def committed_offsets(
     timeout_ms: int | None,
 ) -> dict[str, GroupOffsets]:
     """Return one result for each group, with the offsets in the given partitions (None: all). With
-    `require_stable`, wait while an open transaction may commit such offsets."""
+    `require_stable`, wait while an open transaction may commit offsets of these partitions."""
     calls.check_opened()
     wanted = {
         group: None if partitions is None else by_topic(partitions)
@@ -276,8 +276,8 @@ def _offsets(
     error_code: int,
     topics: Iterable[OffsetFetchResponseTopic | OffsetFetchResponseTopics],
 ) -> GroupOffsets | ClientError:
-    """Return the offsets of one group in an OffsetFetch response. A retriable error of a partition
-    becomes the whole result, so that the client asks again."""
+    """Return the offsets of one group in an OffsetFetch response. If a partition has a retriable
+    error, return only this error, so that the whole group is requested again."""
     if error := response_error(error_code):
         return error
     found: dict[TopicPartition, CommittedOffset] = {}

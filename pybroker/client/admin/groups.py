@@ -50,7 +50,7 @@ class GroupListing:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members are consumers, not workers of Kafka Connect, for example."""
+        """Whether the members are consumers, and not for example workers of Kafka Connect."""
         return self.protocol_type in CONSUMER_TYPES
 
 
@@ -82,8 +82,8 @@ class GroupMember:
     assignment: bytes = b""
 
     def subscription(self) -> Subscription:
-        """Return the subscription in the `metadata` of a consumer. Raises MalformedInput, also
-        during a rebalance, when there is no metadata."""
+        """Return the subscription in the `metadata` of a consumer. Raises MalformedInput. During a
+        rebalance `metadata` is empty, which also raises MalformedInput."""
         return decode_subscription(self.metadata)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -93,9 +93,9 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The state and the members of a group. `state` is Kafka's name, "Dead" also for an unknown
-    group. `assignor` is empty unless the state is Stable. If the request failed, only `error` is
-    set."""
+    """The state and the members of a group. `state` has the name that Kafka gives it, such as
+    "Stable". The state of an unknown group is "Dead". `assignor` is empty in every state but
+    "Stable". If the request failed, only `error` is set."""
 
     group_id: str
     state: str = ""
@@ -107,7 +107,7 @@ class GroupDescription:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members are consumers, not workers of Kafka Connect, for example."""
+        """Whether the members are consumers, and not for example workers of Kafka Connect."""
         return self.protocol_type in CONSUMER_TYPES
 
     def check(self) -> GroupDescription:

@@ -46,11 +46,12 @@ Position = tuple[TopicPartition, int]
 class PartitionLag:
     """The lag of a group in one partition.
 
-    `records` counts the offsets from `committed` to `end_offset`, the high watermark;
-    `stable_records` to `last_stable_offset`, where a read_committed consumer stops. `bytes` is
-    estimated from the size of the leader's log. `seconds` is the age of the oldest unread record,
-    0.0 if all are read. Unknown bytes and seconds are None. With an `error` only `committed` is
-    known: other offsets are -1, and the lag is None.
+    `records` is the number of offsets from `committed` to `end_offset`, which is the high
+    watermark. `stable_records` is the number of offsets from `committed` to `last_stable_offset`,
+    at which a read_committed consumer stops. `bytes` is estimated from the size of the leader's
+    log. `seconds` is the age of the oldest unread record, 0.0 if all records are read. `bytes` and
+    `seconds` are None if unknown. If `error` is set, only `committed` is known: the other offsets
+    are -1, and the lag is None.
     """
 
     committed: int
@@ -189,9 +190,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return where a log begins and ends, from the leader's answers for the log start offset, the
-    last stable offset and the high watermark. Lower offsets after a leader change are raised, so
-    that these three are in ascending order."""
+    """Return the log start offset, last stable offset and high watermark in the leader's answers,
+    given in this order. After a leader change the second or third answer may be lower than the one
+    before it; it is then raised to the value of that answer."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 
@@ -219,8 +220,8 @@ async def _sizes(
 async def _timestamps(
     calls: Calls, positions: Iterable[Position], timeout_ms: int | None
 ) -> dict[Position, int]:
-    """Return for each position the timestamp of the first record at or after it, in ms since 1970.
-    Positions without such a record, or without a response, are omitted."""
+    """Return for each (partition, offset) position the timestamp, in ms since 1970, of the first
+    record at or after the offset. Positions whose request failed are omitted."""
     offsets: dict[TopicPartition, list[int]] = {}
     for key, offset in sorted(positions):
         offsets.setdefault(key, []).append(offset)
@@ -255,8 +256,8 @@ async def _timestamps(
 async def _timestamp(
     connection: Connection, key: TopicPartition, offset: int, timeout_s: float
 ) -> int | ClientError:
-    """Return the timestamp, in ms since 1970, of the first record at or after `offset`
-    (NO_TIMESTAMP: none), or the error."""
+    """Return the timestamp, in ms since 1970, of the first record at or after `offset`, or the
+    error of the request. NO_TIMESTAMP means that no such record was found."""
     position = offset
     for _ in range(BATCHES_MAX):
         answer = await connection.send(
@@ -279,8 +280,9 @@ async def _timestamp(
 
 
 def _first_timestamp(records: memoryview, offset: int) -> tuple[int | None, int]:
-    """Return (timestamp of the first record at or after `offset` in these batches, or None, in ms
-    since 1970; offset at which to continue). Raises CorruptionError, BrokerError."""
+    """Return the timestamp, in ms since 1970, of the first record at or after `offset` in these
+    batches (None if they have no such record), and the offset after the last batch that was looked
+    at. Raises CorruptionError, BrokerError."""
     position = offset
     for start, header in iter_headers(records):
         position = header.next_offset

@@ -34,7 +34,8 @@ class Replica(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
     """A replica in a log directory. `size` is in bytes, `offset_lag` the number of offsets behind
-    the high watermark. `future`: the copy that a move to this directory writes."""
+    the high watermark. `future` is true for the new copy of a replica that is being moved to this
+    directory."""
 
     size: int
     offset_lag: int

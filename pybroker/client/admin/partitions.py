@@ -46,9 +46,10 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer that a partition's leader remembers. `last_timestamp` is that of its last batch,
-    in ms since 1970. `transaction_start` is the first offset of its open transaction.
-    `last_sequence`, `coordinator_epoch` and `transaction_start` are -1 if not set."""
+    """The state of a producer in a partition, as the leader stores it. `last_timestamp` is the
+    timestamp of the producer's last batch, in ms since 1970. `transaction_start` is the first
+    offset of the open transaction. `last_sequence`, `coordinator_epoch` and `transaction_start` are
+    -1 if not set."""
 
     id: int
     epoch: int
@@ -76,8 +77,8 @@ async def delete_records(
     calls: Calls, before: Mapping[TopicPartition, int], *, timeout_ms: int | None
 ) -> dict[TopicPartition, DeletedRecords]:
     """Delete the records before the given offset of each partition. Return one result for each
-    partition. A request that the broker may have processed is not retried with HIGH_WATERMARK,
-    because the retry could delete more records."""
+    partition. With an offset of HIGH_WATERMARK, a request that the broker may have processed is not
+    retried, because the retry could delete more records."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float

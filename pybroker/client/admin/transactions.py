@@ -38,8 +38,8 @@ ALL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id in the list of its coordinator. `coordinator` is a broker id, `state`
-    Kafka's name, for example "Ongoing"."""
+    """A transactional id in the list of its coordinator. `coordinator` is a broker id. `state` has
+    the name that Kafka gives it, for example "Ongoing"."""
 
     transactional_id: str
     coordinator: int
@@ -64,9 +64,10 @@ class TransactionList:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """The state of a transactional id. `start_ms`: when its last transaction began, in ms since
-    1970, -1 if none has. `partitions`: those of the transaction without a marker. If the request
-    failed, only `error` is set."""
+    """The state of a transactional id. `start_ms` is the time at which the last transaction
+    began, in ms since 1970; -1 if there was no transaction. `partitions` are the partitions of
+    the transaction in which its marker is not written yet. If the request failed, only `error`
+    is set."""
 
     transactional_id: str
     coordinator: int = -1
@@ -121,9 +122,9 @@ async def list_transactions(
     *,
     timeout_ms: int | None,
 ) -> TransactionList:
-    """Return the transactional ids of all brokers, sorted by id, with one of these states and
-    producer ids (empty: any). `duration_ms` 0 or more selects transactions that began longer
-    ago."""
+    """Return the transactional ids of all brokers, sorted, that are in one of `states` and have one
+    of `producer_ids` (empty: any). If `duration_ms` is 0 or more, return only ids whose transaction
+    has been open for longer than that."""
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
@@ -259,9 +260,9 @@ async def fence_producers(
 async def abort_transaction(
     calls: Calls, transaction: OpenTransaction, *, timeout_ms: int | None
 ) -> None:
-    """Let the partition's leader write an abort marker (WriteTxnMarkers). Raises ClientError if no
-    marker was written, or if this is unknown. A request that the leader may have processed is not
-    repeated, because the producer may have begun its next transaction."""
+    """Let the partition's leader write an abort marker (WriteTxnMarkers). Raises ClientError if the
+    marker was not written, or may not have been written. A request that the leader may have
+    processed is not repeated, because the producer may have begun its next transaction."""
 
     async def ask(
         connection: Connection, _: tuple[TopicPartition, ...], timeout_s: float

@@ -44,7 +44,8 @@ def balanced(
     members: Sequence[GroupMember],
     owned: Mapping[TopicPartition, str],
 ) -> Assignments:
-    """Return a balanced assignment by member id. `owned`: partition -> earlier owner."""
+    """Return a balanced assignment: member id -> partitions. `owned` has the owner of each
+    partition before the rebalance."""
     ordered = in_order(members)
     reads = {member.member_id: frozenset(member.subscription.topics) for member in ordered}
     everything = [
@@ -68,8 +69,9 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Balance `kept`, for members that all read the same topics. `rest` has the partitions without
-    an owner, `total` is the number of all partitions."""
+    """Balance the assignment `kept` by adding and removing partitions. All members must subscribe
+    to the same topics. `rest` has the partitions without an owner, `total` is the number of all
+    partitions."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))
@@ -92,9 +94,9 @@ def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
 class _Flow:
     """The algorithm for members that subscribe to different topics.
 
-    If one member has at least two partitions more than another, each member of a chain from the
-    first to the second passes one partition to the next, which subscribes to its topic. This is
-    repeated until no such chain exists.
+    It looks for a chain of members whose last member has at least two partitions fewer than the
+    first. Each member of the chain passes to the next one a partition of a topic to which the next
+    one subscribes. This is repeated until no such chain exists.
     """
 
     kept: Assignments
@@ -144,8 +146,8 @@ class _Flow:
         return []
 
     def _move(self, source: str, topic: str, target: str) -> None:
-        """Move one partition of the topic. Prefer one that `target` owned before the rebalance,
-        then one that `source` did not."""
+        """Move one partition of the topic from `source` to `target`. Prefer a partition that
+        `target` owned before the rebalance, then a partition that `source` did not own."""
         choices = [partition for partition in self.kept[source] if partition.topic == topic]
 
         def cost(partition: TopicPartition) -> tuple[int, int]:

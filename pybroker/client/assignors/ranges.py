@@ -18,7 +18,7 @@ from pybroker.model import TopicPartition
 class RangeAssignor(Forgetful):
     """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
     members gets one more. Topics with the same partition count and the same members are assigned
-    alike, so that members can join their records by key."""
+    alike, so a member gets equal keys of all these topics."""
 
     name: Final = "range"
     cooperative: Final = False

@@ -17,8 +17,8 @@ from pybroker.model import TopicPartition
 
 
 class RoundRobinAssignor(Forgetful):
-    """The assignor "roundrobin": each partition of all topics goes to the next member in a circle
-    that subscribes to its topic."""
+    """The assignor "roundrobin": it goes through the partitions of all topics, and gives each to
+    the next member in turn that subscribes to the topic."""
 
     name: Final = "roundrobin"
     cooperative: Final = False

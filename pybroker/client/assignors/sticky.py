@@ -76,8 +76,8 @@ class StickyAssignor:
 
 class CooperativeStickyAssignor:
     """The assignor "cooperative-sticky". Members keep their partitions while they join. A partition
-    that moves is first assigned to no member; its owner releases it and rejoins, and then the other
-    member gets it."""
+    that moves takes two rebalances: in the first the old owner releases the partition, in the
+    second the new owner gets it."""
 
     name: Final = "cooperative-sticky"
     cooperative: Final = True
@@ -86,8 +86,8 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation of this member's partitions, for leaders that do not know the
-        generation field of the subscription (version 2)."""
+        """Return the generation in which this member got its partitions. It is for group leaders
+        that do not know the generation field of the subscription, which version 2 has added."""
         return _GENERATION.pack(self._generation)
 
     def assign(
@@ -138,9 +138,9 @@ def _earlier(subscription: Subscription) -> Ownership:
 
 
 def _present(subscription: Subscription) -> Ownership:
-    """Return the partitions that a "cooperative-sticky" member reports as owned. Their generation
-    is in the subscription from version 2 on, else in the user data, as a number or in the format of
-    "sticky"."""
+    """Return the partitions that a "cooperative-sticky" member reports as owned, and their
+    generation. From version 2 on the subscription has a field for the generation. Below version 2
+    the generation is in the user data: as a single number, or in the format of "sticky"."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:

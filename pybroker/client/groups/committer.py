@@ -72,9 +72,10 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes: the positions, but for a partition
-        in `in_hand` the offset there, because the records from there on may not be processed. Such
-        a partition is omitted if the application has committed its position."""
+        """Return the offsets to commit when the consumer closes. `in_hand` has partitions with
+        returned records that may not be processed, and the offset of the first of these records:
+        commit this offset, or nothing if the application has already committed the position. For
+        all other partitions commit the position."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._requested.get(key) == places[key]:
@@ -136,7 +137,7 @@ class Committer:
         self._news()
 
     def hurry(self) -> None:
-        """Let the last commits take little time."""
+        """Set a short time limit for the last commit and for the commits in flight."""
         self._last_limit_ms = QUICK_COMMIT_LIMIT_MS
 
     async def commit_last(self, offsets: Offsets, limit_ms: int | None = None) -> None:
@@ -153,12 +154,13 @@ class Committer:
             log.warning("last commit failed, records may be read twice reason=%s", error)
 
     async def settle(self) -> None:
-        """Wait for commits in flight, at most as long as for the last commit, because the
-        coordinator rejects commits of a member that has left."""
+        """Wait for commits in flight, at most the time limit of the last commit. Call this before
+        the member leaves the group, because the coordinator then rejects its commits."""
         self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
-        """Wait for commits in flight, unless `settle` has, and cancel those that have not ended."""
+        """Wait for commits in flight, then cancel those that have not ended. Do not wait if a call
+        of `settle` has already waited in vain."""
         try:
             if not self._gave_up:
                 await self.settle()
@@ -183,8 +185,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return partition -> (number of seeks and resets, position). A seek back to the same
-        position changes only the number."""
+        """Return for each partition (number of seeks and resets, position). The number shows a seek
+        to the same position."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

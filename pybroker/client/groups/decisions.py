@@ -96,7 +96,7 @@ def decide(table: Mapping[ErrorCode, Next], code: ErrorCode) -> Next:
 
 
 def forgets_member_id(code: ErrorCode) -> bool:
-    """Return whether the member id is invalid after this error code with the reaction LOST."""
+    """Return whether a member that lost its membership by this error code needs a new member id."""
     return code != ErrorCode.ILLEGAL_GENERATION
 
 

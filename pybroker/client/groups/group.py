@@ -62,14 +62,13 @@ class Group:
         fetcher.positions.find_committed = self._find_committed
 
     def due(self) -> bool:
-        """Return whether `attend` has work to do. Each call also shows that the application still
-        reads."""
+        """Return whether `attend` has work to do. Each call restarts max.poll.interval.ms."""
         now = self._member.last_read = self._cluster.clock.monotonic()
         return self.session.due() or self.committer.due(now)
 
     async def attend(self) -> None:
-        """Do what is due for the group: join, release or accept partitions, commit automatically.
-        Raises the errors of `GroupSession.attend`."""
+        """Join the group, release or accept partitions, and begin an automatic commit, if any of
+        these is due. Raises the errors of `GroupSession.attend`."""
         await self.session.attend()
         self.committer.commit_if_due()
 
@@ -93,7 +92,8 @@ class Group:
             self._member.last_read = self._cluster.clock.monotonic()
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> Committed:
-        """Return partition -> the group's committed offset, or None. Raises ClientError."""
+        """Return for each partition the group's committed offset; None if there is none. Raises
+        ClientError."""
         return await self._offsets.fetch(
             partitions,
             Deadline(self._cluster.clock, self._options.default_api_timeout_ms),
@@ -112,9 +112,9 @@ class Group:
         await self._leave({})
 
     async def close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
-        """Commit, release all partitions and leave the group. Records from a partition's offset in
-        `in_hand` on count as not processed. With `quick`, wait only briefly for brokers. Raises the
-        errors of callbacks."""
+        """Commit, release all partitions and leave the group. `in_hand` has partitions with
+        returned records that count as not processed, and the offset of the first of these records.
+        With `quick`, wait only briefly for brokers. Raises the errors of callbacks."""
         if quick:
             self.committer.hurry()
         try:
@@ -133,9 +133,9 @@ class Group:
         return None if self.session.choice is None else self._member.identity
 
     def _identity(self, asker: Identity | None) -> Identity:
-        """Return the identity for a commit of `asker` (None: without membership). Raises
-        CommitFailed in a later generation, in which other members may have committed larger
-        offsets."""
+        """Return the member's identity for an OffsetCommit request. `asker` is its identity when
+        the application called `commit` (None: manual assignment). Raises CommitFailed if the
+        generation has changed since, because other members may have committed larger offsets."""
         if self.session.choice is None:
             if asker is not None:
                 raise no_member(self._link.key)

@@ -62,8 +62,8 @@ class JoinResult:
 
 
 class Membership:
-    """The group membership of a consumer. It calls `news` when the next call of the application has
-    work to do.
+    """The group membership of a consumer. It calls `news` when there is work that the application's
+    next call must do, such as accepting partitions.
 
     Invariant: `state` is STABLE exactly if, by the coordinator's last answer, this consumer is a
     member of the generation in `identity`. `rejoin` is the reason to join, or None. `failure` is
@@ -162,7 +162,8 @@ class Membership:
             self._heartbeats = self._tasks.start(self._beat(), "heartbeats")
 
     def take(self) -> JoinResult | None:
-        """Return the result of joining, once; otherwise None."""
+        """Return the result of the last completed join; None if there is none, or an earlier call
+        has returned it."""
         joined, self.joined = self.joined, None
         return joined
 
@@ -434,8 +435,9 @@ class Membership:
             )
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
-        """React to an error code for a stable member. A response to a request of an earlier
-        identity changes nothing."""
+        """React to the error code in a response to a stable member. `sent` is the member's identity
+        in the request. If the identity has changed since, only a lost coordinator is looked up
+        again."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)
@@ -458,7 +460,8 @@ class Membership:
         self.request_rejoin(reason)
 
     def _forget(self, code: ErrorCode) -> None:
-        """Reset the identity, because the member is no longer in a generation."""
+        """Reset the identity, because the member is no longer in a generation. Keep the member id
+        if `code` allows it."""
         self._stable.clear()
         self.joined = None
         self.identity = Identity(

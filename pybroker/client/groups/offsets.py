@@ -77,9 +77,13 @@ class Turnstile:
 
 
 class GroupOffsets:
-    """The committed offsets of a consumer's group. `asker` returns the member's identity at the
-    time of a commit call (None: no member). `identity` turns it into that of the OffsetCommit
-    request, or raises CommitFailed. `refused` is called if the coordinator rejects the request."""
+    """The committed offsets of a consumer's group.
+
+    `asker` returns the member's identity when the application calls `commit` (None: no member).
+    Before each request `identity` gets this value, and returns the member's present identity; it
+    raises CommitFailed if the two do not match. `refused` is called if the coordinator rejects the
+    request.
+    """
 
     def __init__(
         self,
@@ -162,9 +166,9 @@ class GroupOffsets:
         automatic: bool,
         gone: set[TopicPartition],
     ) -> ClientError | None:
-        """Send one OffsetCommit request, and remove committed partitions from `rest`. With
-        `automatic`, move deleted ones to `gone`. Return a retriable error, or None if `rest` is
-        empty. Raises any other error."""
+        """Send one OffsetCommit request for the offsets in `rest`. Remove committed partitions from
+        `rest`. With `automatic`, also move deleted partitions from `rest` to `gone`. Return a
+        retriable error; None if nothing is left to commit. Raises any other error."""
         identity = self._identity(asker)
         began = self._cluster.clock.monotonic()
         try:
@@ -201,8 +205,9 @@ class GroupOffsets:
         return problem
 
     def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
-        """Return whether the partition was deleted: the coordinator and the client's metadata do
-        not know it. The coordinator alone may not know a new partition yet."""
+        """Return whether the partition was deleted, because neither the coordinator nor the
+        client's metadata knows it. A partition that only the coordinator does not know may be
+        new."""
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         self._cluster.request_refresh()
@@ -211,8 +216,9 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
     ) -> Committed:
-        """Return partition -> the group's committed offset, or None. With `stable`, wait while an
-        open transaction may commit offsets. Raises DeadlinePassed and other ClientErrors."""
+        """Return for each partition the group's committed offset; None if there is none. With
+        `stable`, wait while an open transaction may commit offsets. Raises DeadlinePassed and other
+        ClientErrors."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0
         reason: ClientError | None = None
@@ -252,7 +258,7 @@ class GroupOffsets:
         return found
 
     def _check(self, number: int) -> None:
-        """Raise ClientError unless `number` is that of NONE."""
+        """Raise ClientError for any error code but NONE."""
         code = error_code(number)
         match decide(FETCH_OFFSETS, code):
             case Next.GO_ON:

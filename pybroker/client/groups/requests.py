@@ -112,8 +112,8 @@ def sync(
     protocol_name: str | None,
     given: Mapping[str, Sequence[TopicPartition]],
 ) -> SyncGroupRequest:
-    """Return the SyncGroup request. `given`: member id -> partitions; empty unless from the
-    leader."""
+    """Return the SyncGroup request. `given` is the assignment (member id -> partitions) that the
+    group's leader has computed. It is empty in the requests of other members."""
     return SyncGroupRequest(
         group_id=group_id,
         generation_id=identity.generation,

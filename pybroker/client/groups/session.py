@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupSession:
-    """The rebalance work of a consumer. `choice` is the subscription, or None."""
+    """The rebalance work of a consumer. `choice` is the subscription; None if there is none."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class GroupSession:
         these topics, this is the same object as `_joined_with`: the two are compared for every
         record, and comparing by identity is fast."""
         self._joined_with: frozenset[str] | None = None
-        self._turn = asyncio.Lock()
-        self._in_turn: asyncio.Task[object] | None = None
+        self._lock = asyncio.Lock()
+        self._lock_owner: asyncio.Task[object] | None = None
         self._looking: asyncio.TimerHandle | None = None
         cluster.add_listener(self._metadata_changed)
 
@@ -84,11 +84,11 @@ class GroupSession:
         )
 
     async def attend(self) -> None:
-        """Join the group, release partitions and accept partitions, as is due. Raises the error
-        that makes the membership impossible, and the errors of callbacks."""
+        """Join the group, release partitions and accept partitions, until none of this is due.
+        Raises the error that makes the membership impossible, and the errors of callbacks."""
         if not self.due():
             return
-        async with self._own_turn():
+        async with self._locked():
             while self.due():
                 if self._member.failure is not None:
                     raise self._member.failure
@@ -104,7 +104,7 @@ class GroupSession:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-        async with self._own_turn():
+        async with self._locked():
             if self.choice is None:
                 return
             try:
@@ -197,18 +197,18 @@ class GroupSession:
             self._member.reading = reading
 
     @asynccontextmanager
-    async def _own_turn(self) -> AsyncIterator[None]:
-        """Return a context manager that is open in at most one task. The same task, in a rebalance
-        callback, may open it again."""
-        if self._in_turn is asyncio.current_task():
+    async def _locked(self) -> AsyncIterator[None]:
+        """Return a context manager that acts as a lock: only one task can be in it. This task may
+        enter it again, in a rebalance callback."""
+        if self._lock_owner is asyncio.current_task():
             yield
             return
-        async with self._turn:
-            self._in_turn = asyncio.current_task()
+        async with self._lock:
+            self._lock_owner = asyncio.current_task()
             try:
                 yield
             finally:
-                self._in_turn = None
+                self._lock_owner = None
 
     def _metadata_changed(self) -> None:
         if self.choice is None:

@@ -33,8 +33,8 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A part of a range whose records differ from the counted ones. `records` is the number that
-    was read; it may equal the counted number if the offsets differ."""
+    """A part of a range whose records differ from those that were counted. `records` is the number
+    of records that were read. It can equal the counted number, if only the offsets differ."""
 
     counted: Counted
     records: int
@@ -83,8 +83,8 @@ class Tally:
 
 
 class CountCheck:
-    """Compares the batches of a range with the counts of its parts. Counts and batches are in the
-    order of offsets."""
+    """Compares the batches of a range with `counts`, the record count of each part of the range.
+    Counts and batches are in the order of offsets."""
 
     def __init__(self, counts: Iterable[Counted]) -> None:
         self._due = deque(counts)
@@ -105,8 +105,8 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return, once, the parts that end at or before `position` and differ from the counts. The
-        caller must have added all batches below `position`."""
+        """Return the parts that end at or before `position` and differ from their count. A part is
+        returned only once. The caller must have added all batches below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []
@@ -139,9 +139,9 @@ def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeF
         first,
         RangeFault.COMPACTED,
         f"compacted: {records} records were counted from {first} to {beyond} when "
-        f"the snapshot was taken, {found}: either take a new snapshot, and keep "
-        "min.compaction.lag.ms above the age of its records until you have read it; "
-        "or read the records that are left (failOnDataLoss=false)",
+        f"the snapshot was taken, {found}: either take a new snapshot, with "
+        "min.compaction.lag.ms so high that no record is compacted before you have "
+        "read it; or read the records that are left (failOnDataLoss=false)",
     )
 
 

@@ -60,12 +60,13 @@ class RangeCursor:
         self, data: Buffer, aborted: Iterable[tuple[int, int]], committed_end: int
     ) -> list[Batch]:
         """Return the data batches of a Fetch response that overlap the range, in order, and move
-        the position behind them. The first and the last batch may exceed the range. `aborted`:
-        (first offset, producer id) of each aborted transaction. No batch may exceed
-        `committed_end`, the high watermark.
+        the position after them. The first and the last batch may exceed the range. `aborted` has
+        (first offset, producer id) of each aborted transaction. `committed_end` is the high
+        watermark.
 
-        At a damaged batch `accept` stops: `damage` has the reason, and the position is before the
-        batch.
+        A batch is damaged if it does not match its CRC, cannot be decoded, or ends above the high
+        watermark. `accept` stops before a damaged batch: `position` is its offset, and `damage` the
+        reason.
         """
         self.damage = None
         view = memoryview(data)

@@ -79,7 +79,7 @@ class Patience:
 
 
 class _Doubtful(ClientError):
-    """A problem that makes the reading fail with `failed` if it lasts."""
+    """A problem that may be temporary. If it lasts, the reading fails with the error `failed`."""
 
     retriable = True
 
@@ -95,9 +95,9 @@ class _NothingYet(ClientError):
 
 
 class RangeFetcher:
-    """The fetcher of one range. Without `fail_on_data_loss` it goes on after missing records:
-    `lost` has the offsets that no longer exist, `compacted` the parts whose records differ from the
-    counted ones."""
+    """The fetcher of one range. With `fail_on_data_loss` missing records are an error. Otherwise
+    the fetcher goes on: `lost` has the offsets that no longer exist, and `compacted` the parts
+    whose records differ from their count."""
 
     def __init__(
         self,
@@ -156,8 +156,8 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Compare these batches with the counts. Return the completely read parts that differ.
-        Raises RangeFailed for a batch that cannot be decoded."""
+        """Compare these batches with the counts. Return the parts of the range that were read to
+        their end and differ. Raises RangeFailed for a batch that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -172,9 +172,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """Raise RangeFailed for the parts that differ from their counts; without
-        `fail_on_data_loss`, add them to `compacted`. If the range has a more serious fault, raise
-        that instead."""
+        """Raise RangeFailed because of the parts that differ from their counts; without
+        `fail_on_data_loss` add the parts to `compacted`. First check the range for more serious
+        faults, which raise RangeFailed too."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -196,9 +196,12 @@ class RangeFetcher:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _may_end_early(self, reason: RangeFault) -> bool:
-        """Return whether the reading may end without an error although the rest cannot be read:
-        never with `fail_on_data_loss`; else if the partition no longer exists, or the topic was
-        recreated before any batch was delivered."""
+        """Return whether to end the reading without an error, although the rest of the range cannot
+        be read. This is never so with `fail_on_data_loss`. Without it there are two cases:
+
+        - the partition no longer exists;
+        - the topic was recreated, and no batch was delivered yet.
+        """
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
@@ -296,9 +299,9 @@ class RangeFetcher:
         cursor.skip_to(log_start)
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
-        """Shorten the range to `end`, because an unclean election truncated the rest, which counts
-        as lost. Raises `fault` with `fail_on_data_loss`, or if records of the rest were delivered
-        already."""
+        """Shorten the range to `end`, because an unclean election has truncated the log there. The
+        offsets from `end` on count as lost. Raises `fault` with `fail_on_data_loss`, or if a record
+        at or above `end` was already delivered."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # the range was shortened before
@@ -309,8 +312,9 @@ class RangeFetcher:
         self._lose(cursor.end, self._wanted.end)
 
     def _settle(self, gaps: list[Gap], log_start: int) -> None:
-        """Count the offsets in `gaps`, which no batch contained, as lost below `log_start`. At or
-        above it their records were compacted, which is no loss."""
+        """Decide about the offsets in `gaps`, which no batch contained. Below `log_start` they are
+        lost: raise RangeFailed with `fail_on_data_loss`. At or above `log_start` compaction has
+        removed the records, which is no loss."""
         for first, beyond in gaps:
             if log_start > first:
                 if self._fail_on_data_loss:
@@ -418,9 +422,13 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle a Fetch response without a batch. If the leader keeps returning none although the
-        range is below its high watermark (read_committed: last stable offset), the last records
-        were compacted, and the range ends. Otherwise raises _NothingYet."""
+        """Handle a Fetch response without a batch: raise _NothingYet, so that the request is
+        repeated.
+
+        There is an exception if the whole range is below the leader's high watermark
+        (read_committed: last stable offset) and the leader still returns no batch for some time.
+        Compaction has then removed the last records of the range, and the range ends.
+        """
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark

@@ -12,8 +12,8 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class Counted(NamedTuple):
-    """The count of the records from the offset `first` up to, not including, `beyond`. `digest` (0
-    to DIGEST_END - 1) is that of the records' offsets; see `counts`."""
+    """The number of records from the offset `first` up to, not including, `beyond`. `digest` (0 to
+    DIGEST_END - 1) is the digest of their offsets, as `counts.py` computes it."""
 
     first: int
     beyond: int
@@ -29,9 +29,10 @@ DIGEST_END: Final = 2**53 - 111
 class PartitionRange:
     """The offsets from `start` up to, not including, `end` of one partition: 0 <= start <= end.
 
-    The other fields describe the cluster when the range was created: the topic id as UUID text (""
-    without topic ids), the leader epoch and the log start offset (-1: unknown, not compared) and,
-    if counted, the records of each part.
+    The other fields describe the partition when the range was created. `topic_id` is a UUID as
+    text, "" without topic ids. `leader_epoch` and `log_start` (the log start offset) are -1 if
+    unknown, and are then not compared. `counts` has the number of records in each part of the
+    range; it is empty if the records were not counted.
     """
 
     topic: str
@@ -53,7 +54,8 @@ class PartitionRange:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """Return the part from the offset `start` to `end`, with the counts within it."""
+        """Return the part of the range from `start` up to, not including, `end`. It keeps the
+        counts of parts that lie within it."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 

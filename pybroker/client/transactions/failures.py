@@ -30,8 +30,8 @@ class Failures:
         self._options = options
 
     def fenced(self, code: ErrorCode, *, definite: bool = True) -> ProducerFenced:
-        """Return the exception of a replaced producer. `definite` is false if an unanswered commit
-        may have been processed."""
+        """Return the exception for a producer that another producer has replaced. `definite` is
+        false if a commit request without a response may have been processed."""
         outcome = "its open transaction is aborted" if definite else _UNKNOWN
         return ProducerFenced(
             self._id,
@@ -58,8 +58,8 @@ class Failures:
         self, state: State, text: str, problem: ClientError | None = None, *, definite: bool = True
     ) -> DeadlinePassed:
         """Return the exception for an operation that took longer than max.block.ms. `problem` is
-        the last failure of a request. `definite`: certainly no coordinator has processed a
-        request."""
+        the last failure of a request. `definite` is true if certainly no coordinator has processed
+        a request."""
         last = f"; last: {problem}" if problem else ""
         to_do = {
             State.COMMITTING: "; the outcome is unknown: call commit_transaction again",

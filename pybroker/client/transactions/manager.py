@@ -177,8 +177,9 @@ class TransactionManager:
         self._become(State.OPEN)
 
     def check_open(self, call: str, number: int | None = None) -> int:
-        """Return the number of the open transaction. Raises TransactionConflict if none is open, or
-        another than `number`; AbortableTransactionError; ProducerFenced; FatalTransactionError."""
+        """Return the number of the open transaction. Raises TransactionConflict if no transaction
+        is open, or if `number` is given and the open transaction has another number. Also raises
+        AbortableTransactionError, ProducerFenced, FatalTransactionError."""
         self._require(call, State.OPEN)
         if number is not None and number != self.number:
             raise TransactionConflict(f"{call}: the transaction ended before the call was finished")
@@ -302,8 +303,8 @@ class TransactionManager:
         )
 
     async def _end(self, deadline: Deadline, *, committed: bool) -> None:
-        """Send EndTxn. An abort that is refused because no transaction is open, or the producer id
-        is unknown, counts as done."""
+        """Send EndTxn to commit or abort. An abort also succeeds if the coordinator has no open
+        transaction of the producer, or does not know the producer id."""
         table = END
         if not committed:
             unknown = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.UNKNOWN_PRODUCER_ID)
@@ -367,9 +368,9 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until it succeeds, and return the response's error code. Without a
-        deadline, retry until the transaction is doomed. Raises DeadlinePassed, and TransactionError
-        if an error has changed the state."""
+        """Send a request until it succeeds, and return the response's error code. Retry until
+        `deadline`, or if it is None until the transaction is doomed. Raises DeadlinePassed, and
+        TransactionError if an error has changed the state."""
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000
