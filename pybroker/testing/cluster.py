@@ -54,8 +54,10 @@ class Cluster:
     `config` holds options of every broker, which override the test defaults. `zookeeper`
     (HOST:PORT/chroot) replaces the cluster's own ZooKeeper. Files go to the directory `data`, which
     is never removed; without `data` they go to a temporary directory, removed unless a test failed.
-    `proxied` puts a proxy on each link, so that `cut` works. `places` puts brokers elsewhere than
-    on 127.0.0.1. `environment` holds environment variables of the brokers."""
+    `proxied` puts a proxy on each connection between brokers, ZooKeeper and clients; `cut` needs
+    this. `places` has, by broker id, a network namespace or user in which to run the broker.
+    `environment` holds environment variables of the brokers.
+    """
 
     def __init__(
         self,
@@ -132,8 +134,8 @@ class Cluster:
 
     @property
     def data(self) -> Path:
-        """Return the directory of the cluster: files (`broker-ID`) and output (`broker-ID.log`) of
-        each broker, and `zookeeper`."""
+        """Return the directory of the cluster. It has the files (`broker-ID`) and the output
+        (`broker-ID.log`) of each broker, and the files of ZooKeeper (`zookeeper`)."""
         if self._data is None:
             raise ClusterError(_NOT_STARTED)
         return self._data

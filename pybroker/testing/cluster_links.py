@@ -41,7 +41,8 @@ _SEEN_FROM_THE_OTHER = {Side.BOTH: Side.BOTH, Side.IN: Side.OUT, Side.OUT: Side.
 
 
 def _anybody(port: int) -> str:
-    """Return one peer name for every client: a cut or tap of clients applies to all of them."""
+    """Return the same peer name for every client, because a cut or tap always affects all
+    clients."""
     return ANYBODY
 
 
@@ -123,7 +124,8 @@ class Links:
 
     def tap(self, broker: int, other: str, make: Callable[[], Tap] | None) -> None:
         """Pass the data of each new connection between a broker and `other` (`"zookeeper"` or
-        `"clients"`) through a tap that `make` returns. `make` None ends this."""
+        `"clients"`) through a tap that `make` returns. With `make` None, new connections get no
+        tap."""
         self._known(broker)
         if other == "zookeeper":
             for relay in self._zookeeper[broker]:

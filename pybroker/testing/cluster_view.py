@@ -45,8 +45,8 @@ async def metadata(host: str, port: int, topic: str | None = None) -> MetadataRe
 
 
 def lagging(answer: MetadataResponse) -> list[str]:
-    """Return the names of the partitions in a Metadata response without a leader, or with a replica
-    outside the ISR."""
+    """Return the names of the partitions in a Metadata response that have no leader, or have a
+    replica outside the ISR."""
     found = []
     for topic in answer.topics:
         if topic.error_code:
@@ -88,8 +88,8 @@ class ZooKeeperView:
         return None
 
     async def lagging(self, topic: str | None) -> list[str]:
-        """Return the names of the partitions without a leader, or with a replica outside the ISR.
-        `topic` None means all topics. Raises one of the exceptions in UNREACHABLE."""
+        """Return the names of the partitions that have no leader, or have a replica outside the
+        ISR. `topic` None means all topics. Raises one of the exceptions in UNREACHABLE."""
         coord = await self._session()
         names = await read_topic_names(coord) if topic is None else {topic}
         topics, _ = await read_topics(coord, names)

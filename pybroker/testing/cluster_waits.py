@@ -113,8 +113,8 @@ class Waits:
         return found[0]
 
     async def _until(self, missing: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Call `missing` until it returns "". Any other text names what is missing. Raises
-        ClusterError with the last text after `seconds`."""
+        """Call `missing` until it returns "". Until then it returns the name of a condition that
+        does not hold yet. Raises ClusterError with the last name after `seconds`."""
         text = "an answer"
         try:
             async with asyncio.timeout(seconds):

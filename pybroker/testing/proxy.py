@@ -55,7 +55,7 @@ class TcpProxy:
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
         """Reset the existing connections, and pass the data of each new one through a tap that
-        `make` returns (see `relay.Tap`). `make` None ends this."""
+        `make` returns (see `relay.Tap`). With `make` None, new connections get no tap."""
         self._loop.call(self._relay.tap, make)
 
     def heal(self) -> None:

@@ -130,7 +130,7 @@ class Relay:
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
         """Reset the existing connections, and pass all data of each new one through a tap that
-        `make` returns. `make` None ends this."""
+        `make` returns. With `make` None, new connections get no tap."""
         self._make_tap = make
         self.reset()
 

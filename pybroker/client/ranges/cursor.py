@@ -64,9 +64,9 @@ class RangeCursor:
         (first offset, producer id) of each aborted transaction. `committed_end` is the high
         watermark.
 
-        A batch is damaged if it does not match its CRC, cannot be decoded, or ends above the high
-        watermark. `accept` stops before a damaged batch: `position` is its offset, and `damage` the
-        reason.
+        `accept` stops before a damaged batch: `position` is its offset, and `damage` the reason. A
+        batch is damaged if it does not match its CRC, cannot be decoded, or has impossible offsets,
+        for example above the high watermark.
         """
         self.damage = None
         view = memoryview(data)

@@ -15,8 +15,8 @@ from pybroker.testing.history.values import TopicPartition, has_no_era, is_past,
 
 
 class Sighting(NamedTuple):
-    """A record that a consumer got, or that the read at the end of the run found. `seen` names the
-    read."""
+    """A record that was read. `seen` is a text that names the read: the poll of a consumer, or the
+    read at the end of the run."""
 
     partition: TopicPartition
     offset: int
@@ -25,7 +25,7 @@ class Sighting(NamedTuple):
 
 
 def sightings(history: History) -> Iterator[Sighting]:
-    """Yield every record that a consumer got, or that the reads at the end of the run found."""
+    """Yield every record that was read by a consumer or at the end of the run."""
     for poll in history.polls:
         for record in poll.records:
             yield Sighting(poll.partition, record.offset, record.value, str(poll))
@@ -70,7 +70,7 @@ def acked_present(history: History) -> Iterator[Violation]:
 
 
 def no_phantom(history: History) -> Iterator[Violation]:
-    """Check that each record that was read is intact and had been sent, and that its send did not
+    """Check each record that was read: it is intact, a producer sent it, and the send did not
     certainly fail."""
     judged: set[tuple[TopicPartition, int, str]] = set()
     for seen in sightings(history):
@@ -194,8 +194,8 @@ def producer_order(history: History) -> Iterator[Violation]:
 
 
 def consumer_order(history: History) -> Iterator[Violation]:
-    """Check that a consumer gets ascending offsets and misses no record, and that only retention
-    removes the record at its position."""
+    """Check that a consumer gets ascending offsets and misses no record. If the log no longer has
+    the record at a consumer's position, retention must have removed it."""
     rule = "consumer-order"
     final = history.final()
     for lost in history.lost_positions:

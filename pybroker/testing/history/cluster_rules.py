@@ -24,9 +24,9 @@ WATERMARKS: Final = "monotone-watermarks"
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """Check the log end offsets that ListOffsets returned: none decreases for a client, and each is
-    above all records read or acknowledged before the request. Answers of stale leaders are exempt
-    (`stale_leaders.py`)."""
+    """Check the log end offsets that ListOffsets returned. Those that one client gets never
+    decrease. Each is above all records that were read or acknowledged before the request. Answers
+    of stale leaders are exempt (`stale_leaders.py`)."""
     stale_leaders = StaleLeaders(history)
     yield from decreased_offsets(history, stale_leaders)
     yield from below_known_offsets(history, stale_leaders)
@@ -176,7 +176,7 @@ def epochs(history: History) -> Iterator[Violation]:
 
 def _elections_by_replaced_controllers(history: History) -> Iterator[Violation]:
     """Yield a violation for each election by a replaced controller. A partition state without a
-    leader is exempt: a leader that resigns writes it itself."""
+    leader is exempt, because a leader writes it when it resigns."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)

@@ -3,7 +3,9 @@ next. The rules check each era on its own.
 
 `split` gives each era its own partition name: the last era keeps the plain name, the names of
 earlier eras end with PAST and a number. For some time after the end of an era, a broker may still
-answer from it. An operation in this time has no era, and proves only that its value was sent."""
+give answers that belong to the old era. So operations at that time belong to no era. Such a read
+proves only that its value was sent.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +77,8 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition under the name of the era (between two recreations or data losses)
-        that contains all the time from `begin` to `end`, None if no era does."""
+        """Return the partition with the name of its era from `begin` to `end`. None means that this
+        time is not within one era."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -86,7 +88,7 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition under its name before its first recreation or data loss."""
+        """Return the partition with the name of its first era."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -102,15 +104,15 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll with the partition name of its era. A poll without an era gets a unique
-        name, made from `number`: its offsets are compared with no others."""
+        """Return the poll with the partition name of its era. A poll that belongs to no era gets a
+        unique name, made from `number`, so that its offsets are compared with no others."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition under a name for the topic that existed at the time `at`. A data
-        loss does not change this name, a recreation does."""
+        """Return the partition with a name for the topic that existed at the time `at`. The name
+        changes with each recreation of the topic, but not with a data loss."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

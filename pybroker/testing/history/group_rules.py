@@ -35,8 +35,8 @@ Place = tuple[str, TopicPartition]
 
 
 class _KnownCommit(NamedTuple):
-    """A committed offset, known to a client from the time `since` on. `op` is the request that
-    shows the commit, sent at the time `begun`."""
+    """A committed offset that a client learned of at the time `since`. `op` is the client's request
+    that returned or committed the offset, and `begun` the time of this request."""
 
     since: int
     begun: int
@@ -91,9 +91,12 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
 
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
-    """Check that an answer to OffsetFetch is not below an offset whose commit was known before the
-    request. Exceptions: a late commit of a lower offset, and a replaced coordinator that does not
-    know that its ZooKeeper session has ended."""
+    """Check that OffsetFetch does not return a lower offset than one that a client knew to be
+    committed before the request. There are two exceptions:
+
+    - a commit of the lower offset arrived late;
+    - a replaced coordinator answered, which does not know that its ZooKeeper session has ended.
+    """
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
         rows = known.get(place, [])
@@ -118,8 +121,8 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
 
 
 def _may_be_applied_after(history: History, commit: Commit, before: _KnownCommit) -> bool:
-    """Return whether the coordinator may have applied `commit`, which has a lower offset, after the
-    commit `before`."""
+    """Return whether the coordinator may have applied `commit` after `before`, although `commit`
+    has the lower offset."""
     ended = commit.ended or math.inf
     if commit.begun >= before.since:
         return False  # no member commits less than it knows to be committed
@@ -132,8 +135,9 @@ def _may_be_applied_after(history: History, commit: Commit, before: _KnownCommit
 
 
 def _is_unaware(history: History, answer: Committed, before: _KnownCommit) -> bool:
-    """Return whether the answer may come from a coordinator that did not know that its ZooKeeper
-    session had ended. Another broker must have replaced it before `before` became known."""
+    """Return whether the answer may come from a replaced coordinator that did not know that its
+    ZooKeeper session had ended. The coordinator must have been replaced before a client learned of
+    the commit `before`."""
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]
     return any(

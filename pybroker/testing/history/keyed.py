@@ -41,8 +41,9 @@ class KeyedRecord(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KeyedRead:
     """The committed records that one reader found from the offset `start` up to, not including,
-    `end`, between the times `begun` and `ended` (ns). `is_final`: all producers had stopped before.
-    `source` names the client or the files; `broker` is the files' broker, UNKNOWN for a client."""
+    `end`, between the times `begun` and `ended` (ns). `source` names the reader. `is_final` is true
+    if all producers had stopped before the read. `broker` is the broker whose files were read,
+    UNKNOWN if a client has read."""
 
     partition: TopicPartition
     source: str

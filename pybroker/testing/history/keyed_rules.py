@@ -27,8 +27,8 @@ _ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
 
 def latest_kept(history: History) -> Iterator[Violation]:
     """Check that every read finds the last acknowledged record of each key, or a later record of
-    the key. A tombstone may be absent, but then the read must find no earlier value. A replica is
-    exempt if it may have missed the tombstone."""
+    the key. If this record is a tombstone, the read may also find no record of the key. A replica
+    is exempt if it may have missed the tombstone."""
     sends = _by_key(history)
     for read in _reads_without_loss(history):
         found = _last(read.records)
@@ -130,8 +130,8 @@ def _last(records: Sequence[KeyedRecord]) -> dict[str, KeyedRecord]:
 
 
 def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend | None:
-    """Return the send with the highest offset of those acknowledged before the read. None: there is
-    none, or the read does not include its offset."""
+    """Return, of the sends that were acknowledged before the read, the one with the highest offset.
+    None means that there is none, or that this offset is outside the read's range."""
     known = [
         each
         for each in sends
@@ -142,9 +142,9 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 
 def _may_replace(other: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
-    """Return whether the send `other` may have replaced `last`, the last acknowledged record of the
-    key, although the read does not show it. Either its record is at or above the end of the read,
-    or it is a tombstone that compaction removed."""
+    """Return whether the record of `other` may have replaced `last`, the last acknowledged record
+    of the key, although the read finds no record of `other`. The record may be at or above the end
+    of the read, or a tombstone that compaction has removed."""
     if other is last or other.outcome == "fail" or other.begun > read.ended:
         return False
     if other.offset != UNKNOWN and other.offset < last.offset and not other.may_repeat:
@@ -164,9 +164,15 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the tombstone: it lost no data, and
-    was in sync at the commit of the tombstone. A client must have read from one leader, in less
-    than delete.retention.ms, because each replica removes tombstones at its own time."""
+    """Return whether the replica that was read certainly had the tombstone. If the files of a
+    broker were read, both must hold:
+
+    - its disk lost no data;
+    - it was in sync at the commit of the tombstone.
+
+    If a client has read, both must hold for all replicas, because each removes tombstones at its
+    own time. The read must also have had only one leader, and taken less than delete.retention.ms.
+    """
     begun, ended = tombstone.begun, tombstone.ended + history.stale
     replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)
     if replicas & history.keyed.doubted:

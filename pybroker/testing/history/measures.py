@@ -41,8 +41,8 @@ def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartitio
 
 
 def election_delay(history: History, since: int, loser: int) -> dict[TopicPartition, float]:
-    """Return, by partition, the seconds from the time `since` (ns) until another broker led. Only
-    partitions that `loser` led at `since`, and that got another leader, are in the result."""
+    """Return, for each partition that `loser` led at the time `since` (ns), the seconds until
+    another broker led the partition. Partitions that got no other leader are omitted."""
     led: dict[TopicPartition, int] = {}
     found: dict[TopicPartition, float] = {}
     for state in sorted(history.states, key=lambda state: state.at):

@@ -242,7 +242,8 @@ class EarlyEnd:
 @dataclass(frozen=True, slots=True)
 class Holding:
     """The partitions of a group member from the time `at` on. `member` is the member id, or the
-    instance id of a static member. `generation` is the one of the last assignment."""
+    instance id of a static member. `generation` is the generation in which the member got these
+    partitions."""
 
     group: str
     client: str
@@ -445,8 +446,8 @@ class History:
         return found
 
     def committed(self) -> Iterator[tuple[TopicPartition, int, int, str]]:
-        """Yield (partition, time, offset, operation): by `operation`, a client knew from `time` on
-        that the record at `offset` is committed."""
+        """Yield (partition, time, offset, operation) for each operation that showed to a client
+        that the record at `offset` is committed. `time` is the end of the operation."""
         for poll in self.polls:
             yield poll.partition, poll.at, poll.records[-1].offset, str(poll)
         for send in self.sends.values():

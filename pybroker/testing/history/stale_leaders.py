@@ -31,9 +31,9 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given this log end offset, although clients knew
-        of higher committed offsets. The answer must still be above every offset known to be
-        committed when the leader was replaced."""
+        """Return whether a stale leader may have returned this log end offset. Clients may have
+        known of higher committed offsets. But the answer must be above every offset that a client
+        knew to be committed when the leader was replaced."""
         return any(
             answer.offset
             > self._highest_committed(answer.partition, state.at - OBSERVATION_DELAY_NS)
@@ -60,8 +60,8 @@ class StaleLeaders:
         )
 
     def _replacements(self) -> dict[TopicPartition, list[tuple[int, State]]]:
-        """Return, by partition, each replaced leader with the first state that has another
-        leader."""
+        """Return, by partition, (replaced leader, first partition state without this leader) pairs
+        in the order of time."""
         found: dict[TopicPartition, list[tuple[int, State]]] = defaultdict(list)
         last: dict[TopicPartition, State] = {}
         for state in sorted(self._history.states, key=lambda state: state.at):

@@ -207,8 +207,8 @@ def _partitions(reads: History) -> Iterator[TopicPartition]:
 
 
 def _as_committed(send: Send, transaction: Transaction | None) -> Send:
-    """Return the send with the outcome of its transaction: failed if aborted, unknown if the
-    outcome of the transaction is unknown."""
+    """Return the send with the outcome of its transaction: failed if the transaction was aborted,
+    unknown if its outcome is unknown."""
     if transaction is None:
         return send
     if transaction.is_aborted:
@@ -228,9 +228,9 @@ def _stored(history: History, transaction: Transaction) -> Iterator[Send]:
 
 
 def _visible_and_hidden(history: History) -> Iterator[tuple[Transaction, list[Send], list[Send]]]:
-    """Yield (transaction, visible, hidden). `visible` are its sends that read_committed consumers
-    find at the end of the run; `hidden` are its acknowledged sends that they miss, although
-    retention has not deleted them."""
+    """Yield (transaction, visible, hidden) for each transaction. `visible` are the sends whose
+    records read_committed consumers find at the end of the run. `hidden` are the acknowledged sends
+    whose records these consumers do not find, although retention has not deleted the records."""
     reads = history.transactions.reads
     if reads is None:
         return

@@ -43,14 +43,14 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the name stands for operations near a topic's recreation or a data loss, which
-    cannot be assigned to the time before or after it (`eras.py`)."""
+    """Return whether the partition name is that of operations near a recreation of the topic, or
+    near a data loss. It is not known whether they happened before or after it (`eras.py`)."""
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether the name stands for operations before the topic's last recreation or data
-    loss, or for operations that `has_no_era`."""
+    """Return whether the partition name is that of operations before the last recreation of the
+    topic or the last data loss, or of operations that belong to no era (`eras.py`)."""
     return PAST in partition[0]
 
 

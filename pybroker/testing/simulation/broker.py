@@ -78,7 +78,8 @@ class SimBroker:
         return self.machine.loop is not None
 
     def start(self) -> None:
-        """Start the broker's process without waiting until it serves. A running process stays."""
+        """Start the broker's process without waiting until it serves. Do nothing if the process
+        already runs."""
         if not self.is_running:
             self.machine.start(self._main, self._network.sockets(self.machine))
 

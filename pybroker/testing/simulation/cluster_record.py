@@ -46,9 +46,9 @@ class Change(Protocol):
 
 
 class ClusterRecord:
-    """The record of a cluster's changes in ZooKeeper. `committed` must get every change, in order.
-    `states` has the present state of each partition, `lives` and `topic_ids` the present topic of
-    each name."""
+    """The record of a cluster's changes in ZooKeeper. `committed` must be called for every change,
+    in order. `states` has the present state of each partition. `lives` and `topic_ids` have, by
+    topic name, the topic that has this name now."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
         """Write the changes into `history`. `min_isr` is the default of min.insync.replicas."""
@@ -100,7 +100,8 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return the partitions of `alive` without internal and compacted topics."""
+        """Return the partitions to which producers send numbered values: those of `alive`, without
+        internal topics and the compacted topic."""
         return [
             each
             for each in self.alive()
@@ -162,8 +163,9 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record each data loss that ZooKeeper notes for the partition, once. A deleted node is
-        forgotten: the recreated topic may use the same leader epochs again."""
+        """Record each data loss in the partition's ZooKeeper node that was not recorded before.
+        `data` None means that the node was deleted: forget its losses, because a recreated topic
+        may use the same leader epochs again."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition

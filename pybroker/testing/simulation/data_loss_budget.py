@@ -1,9 +1,11 @@
-"""The number of brokers whose disks may have lost data at the same time, so that every lost record
-is a bug.
+"""The limit for the number of brokers whose disks may have lost data at the same time. While it is
+kept, every lost record is a bug.
 
-An acknowledged record is on min.insync.replicas brokers, so all of them but one may lose data. A
-broker counts until it has all committed records, is in sync again, and its disk has no flipped bit:
-a broker that finds such a bit late discards all records after it."""
+An acknowledged record is on at least min.insync.replicas brokers. So min.insync.replicas - 1
+brokers may lose data at the same time. A broker no longer counts when it has all committed records,
+is in sync again, and its disk has no flipped bit. A broker that finds a flipped bit late discards
+all records after it.
+"""
 
 from __future__ import annotations
 

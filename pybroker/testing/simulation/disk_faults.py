@@ -20,9 +20,10 @@ class ProcessKilled(BaseException):
 
 @dataclass(slots=True)
 class CrashPoint:
-    """The disk operation at which a simulated process is killed. `when` is its number, counted from
-    0, or a function of (operation, path) that returns True for it. `after_bytes` bytes of its data
-    are written first. `action` marks the process as dead."""
+    """The disk operation at which a simulated process is killed. `when` is the number of the
+    operation, counted from 0, or a function of (operation, path) that returns True for the
+    operation. The first `after_bytes` bytes of the operation's data are written before. `action`
+    marks the process as dead."""
 
     when: When
     action: Callable[[], object]
@@ -51,7 +52,7 @@ class Fault:
 
 
 class DiskFaults:
-    """The faults of one disk, and its crash point. `is_any` says whether there is any."""
+    """The faults of one disk, and its crash point. `is_any` is False if the disk has neither."""
 
     def __init__(self) -> None:
         self.is_any = False

@@ -1,8 +1,9 @@
 """Virtual time, the calendar of future events, and the trace of past events in a simulation.
 
 No code waits in real time: when all event loops are idle, virtual time jumps to the next event.
-Each purpose has its own stream of random numbers from the seed, so that the removal of one fault
-changes no other."""
+Each purpose has its own stream of random numbers from the seed. So if one fault is removed from a
+schedule, the random numbers of the others stay the same.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ class Environment:
         return random.Random(f"{self.seed}/{name}")
 
     def number(self) -> int:
-        """Return the next number of a counter from 1. Numbers name objects, because addresses
-        differ between runs."""
+        """Return the next number of a counter from 1. Use such numbers to name objects: unlike
+        memory addresses, they are the same in every run of a seed."""
         self._numbers += 1
         return self._numbers
 

@@ -56,8 +56,9 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults of one broker during replica moves: a slow disk, isolations from the cluster,
-    and the end of its process or ZooKeeper session after each."""
+    """Yield faults of one broker while its replicas move: a slow disk, and again and again an
+    isolation from the cluster. Each isolation is followed by ends of the broker's process or
+    ZooKeeper session."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -79,8 +80,9 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield kills of all brokers, each one when the broker killed before has left the ISR. The
-    first one killed, which lacks the most records, restarts first."""
+    """Yield kills of all brokers, one after another. Each kill comes when the broker that was
+    killed before has left the ISR. The broker that was killed first lacks the most records, and
+    restarts first."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]

@@ -234,8 +234,9 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
-    """Expire the ZooKeeper sessions of the affected brokers. Paused and isolated brokers are
-    skipped: ZooKeeper never ends a session before its timeout without notice."""
+    """Expire the ZooKeeper sessions of the affected brokers. A paused or isolated broker is
+    skipped, because ZooKeeper never ends a session before its timeout without notifying the
+    client."""
     client = _session(scene)
     if client is None or client.member is None:
         return

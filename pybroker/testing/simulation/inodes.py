@@ -178,7 +178,8 @@ def _resize(content: bytearray, size: int) -> None:
 
 class Renaming(NamedTuple):
     """A rename, creation or deletion of a file or directory, not yet durable. `source` and `target`
-    are each a directory and a name, or None. `number` counts all such changes on the disk."""
+    are each (directory, name); `source` is None for a creation, `target` for a deletion. `number`
+    is the number of this change among all on the disk."""
 
     number: int
     node: FileNode | DirectoryNode
@@ -188,8 +189,8 @@ class Renaming(NamedTuple):
     """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make this rename, creation or deletion durable, unless a later one of the same file
-        already is."""
+        """Make this rename, creation or deletion durable. Do nothing if a later change of the name
+        of the same file is already durable."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -218,8 +219,8 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the durable name of the node, because the change with this `number` gives the name to
-    another node. Earlier changes of the node can no longer become durable."""
+    """Remove the durable name of the node, because change `number` gives the name to another node.
+    Earlier changes of the node's name can no longer become durable."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
@@ -291,8 +292,9 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Make a random part of the renames, creations and deletions durable, as a power loss does: the
-    oldest ones, as in a journaling file system, or any. Return the choice as text for the trace."""
+    """Make a random part of the renames, creations and deletions durable, and drop the others, as a
+    power loss does. The part is either the oldest changes, as in a journaling file system, or any
+    changes. Return the choice as text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

@@ -23,8 +23,8 @@ INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT, UNCOMMITTED)
 
 
 class ReplicaNow(NamedTuple):
-    """The present state of a replica, or the last one before its broker's process ended (`runs` is
-    False). `process` identifies one run of the broker."""
+    """The present state of a replica. If `runs` is False, the broker's process has ended, and this
+    is the last state before its end. `process` is the name of the broker's process."""
 
     broker: int
     process: str
@@ -111,9 +111,9 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """Count each doubted replica again that has left the ISR and rejoined it. `running` has the
-        replicas on running brokers. While its broker is stopped, leaving the ISR does not count:
-        the leader may add the replica back for fetches from before the stop."""
+        """End the doubt about each replica that has left the ISR and rejoined it. It must have left
+        the ISR while it was in `running`, the replicas on running brokers. Otherwise the leader may
+        have added the replica back because of fetches from before the broker stopped."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:

@@ -18,8 +18,8 @@ _RETRANSMISSION_S_MAX: Final = 0.2
 
 @dataclass(slots=True)
 class Delay:
-    """The delay of a message, in seconds: `least_s` plus a random time up to `usual_s`, or up to
-    `most_s` for the share `tail` of the messages."""
+    """The delay of a message, in seconds: `least_s` plus a random time. The random time is up to
+    `usual_s` for most messages, and up to `most_s` for a fraction `tail` of the messages."""
 
     least_s: float = 0.0001
     usual_s: float = 0.001
@@ -49,7 +49,8 @@ class Links:
         return self._slow.get((source, target), self.usual)
 
     def cut(self, source: str, targets: Iterable[str]) -> None:
-        """Stop the delivery from `source` to each of `targets`. The other direction stays."""
+        """Stop the delivery from `source` to each of `targets`. The delivery from `targets` to
+        `source` continues."""
         self._cut.update((source, target) for target in targets)
 
     def heal(self, source: str, targets: Iterable[str]) -> None:
@@ -131,8 +132,8 @@ class Pipe:
         self._items.clear()
 
     def forget(self) -> None:
-        """Retransmit nothing from now on, because the sender has ended. An item that meets a cut is
-        lost, with all later ones."""
+        """Retransmit nothing from now on, because the sender has ended. If an item does not arrive
+        because the link is cut, this item and all later ones are lost."""
         self._is_forgotten = True
         if self._is_held:
             self.close()

@@ -51,8 +51,9 @@ def run_many(
     processes: int,
     minutes: float | None = None,
 ) -> Tally:
-    """Run the schedules in `processes` worker processes; start none after `minutes`. `tell` gets
-    the report of each failure, and a line about the progress every few seconds."""
+    """Run the schedules in `processes` worker processes. Start no run later than `minutes` after
+    the call. `tell` gets the report of each failure, and a line about the progress every few
+    seconds."""
     tally = Tally()
     begun = time.monotonic()
     deadline = None if minutes is None else begun + 60 * minutes

@@ -1,5 +1,5 @@
 """The nodes and sessions of a simulated ZooKeeper, in memory. They behave like those of a real
-server, as a test suite for both checks."""
+server; the same tests check both."""
 
 from __future__ import annotations
 

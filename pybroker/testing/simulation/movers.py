@@ -85,8 +85,8 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity | None:
-        """Note a client's request to move the replica; until the answer its directory is unknown.
-        Return the identity of the replica, for `answered`."""
+        """Note that a client requests to move the replica. Until the answer, the replica may be in
+        any directory. Return the identity of the replica, to pass to `answered`."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1
@@ -102,8 +102,8 @@ class Moves:
         before: _ReplicaIdentity | None,
         error: object,
     ) -> None:
-        """Note the answer to a request to move a replica to `directory`; `error` None means
-        accepted. `before` is the return value of `asked`."""
+        """Note the answer to a request to move a replica to `directory`. `error` None means that
+        the broker accepted the move. `before` is the result of `asked`."""
         partition = replica.topic_partition
         key, now = (broker.id, partition), _identity(broker, partition)
         if error is None:
@@ -125,8 +125,12 @@ class Moves:
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
         """Yield a violation for each accepted move whose replica is not in the requested directory,
-        after recovery and `are_finished`. A move in `errors`, the logged error lines, is exempt.
-        With `disks_were_harmed` a replica may be in another directory, but not in two."""
+        and for each replica in two directories. Call this after recovery, when `are_finished` is
+        true.
+
+        `errors` are the error lines that brokers logged: a move that failed with such a line is
+        exempt. With `disks_were_harmed` a replica may be in any directory, but not in two.
+        """
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
         for (number, partition), move in {} if disks_were_harmed else self._accepted.items():

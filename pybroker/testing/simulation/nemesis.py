@@ -29,10 +29,10 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinators: Mapping[str, Sequence[TopicPartition]] | None = None,
     ) -> None:
-        """Prepare the faults of the schedule. The target `leader/0` names a partition of `topic`;
-        `coordinator/0` names the leader of the first partition in `coordinators["coordinator"]`,
-        and `transactions/0` likewise. `doubt` is called with the id of each broker whose disk may
-        have lost data."""
+        """Prepare the faults of the schedule. The targets `leader/N` and `follower/N` are a broker
+        of partition N of `topic`. The target `coordinator/N` is the leader of the partition with
+        index N in `coordinators["coordinator"]`; likewise `transactions/N`. `doubt` is called with
+        the id of each broker whose disk may have lost data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster

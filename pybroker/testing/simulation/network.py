@@ -260,14 +260,14 @@ class Network:
         return [*found]
 
     def reset_after(self, source: str, target: str, length: int) -> None:
-        """Reset the connection from the source to the target that carries byte number `length`,
-        counted from now. The target receives the bytes up to this byte, but its answer does not
-        arrive."""
+        """Reset a connection from `source` to `target` after `length` more bytes in this direction,
+        which are counted over all their connections. The bytes arrive, but the answer to them does
+        not."""
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:
-        """Count `length` bytes that arrive in this direction. Return the number of bytes that still
-        arrive if `reset_after` breaks the connection within them, else None."""
+        """Count `length` bytes that are about to arrive in this direction. If `reset_after` breaks
+        the connection within these bytes, return how many of them still arrive; otherwise None."""
         left = self.cut_after.get(direction)
         if left is None:
             return None
@@ -284,8 +284,8 @@ class Network:
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let the next connection from `source` fail: `target` accepts it and keeps a silent
-        connection, but `source` tries again, or fails with a reset."""
+        """Let the next connection from `source` to `target` be half-open: `target` accepts it and
+        gets no data. `source` connects again, or fails with a reset."""
         self._double_next[source, target] += 1
 
     def takes_twice(self, source: Host, target: Host) -> bool:

@@ -41,9 +41,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the broker's log directories whose disk was replaced by an empty one and, if there are
-    any, the lost ones. The broker recreates their replicas only after the operator has accepted the
-    loss."""
+    """Return the broker's log directories whose disk was replaced by an empty one. If there is such
+    a directory, also return the lost ones. The broker recreates the replicas in all of them only
+    after the operator has accepted the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -68,10 +68,10 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return what the operator writes into the broker's file `pybroker.accept-loss` for this
-    partition: the lost log directories, or the partition. Empty: the broker has the replica, or may
-    have it later. A replica that is still being copied counts as lost; a leader with a corrupt
-    range does not."""
+    """Return the lines for the broker's file `pybroker.accept-loss` that accept the loss of its
+    replica of this partition: the lost log directories, or the partition. The result is empty if
+    the broker has the replica, or may have it later. A replica that is still being copied counts as
+    lost. A leader with a corrupt range does not."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()

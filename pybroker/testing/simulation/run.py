@@ -291,9 +291,9 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Return whether each group has processed all records of its partitions: up to the high
-        watermark, or with transactions up to the last acknowledged record, because markers are not
-        processed."""
+        """Return whether each group has processed all records of its partitions. Without
+        transactions, this is up to the high watermark. With transactions it is up to the last
+        acknowledged record, because members do not process transaction markers."""
         states, positions = stored_states(self.cluster), self.workload.positions
         ends = self.workload.ends if self.workload.transactional_ids else None
         return all(

@@ -70,8 +70,8 @@ def _is_fair(schedule: Schedule) -> bool:
 
 def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
     """Return a smaller schedule that still fails, after at most `runs_max` runs. `fails` runs a
-    schedule and returns whether it fails in the same way as `schedule`; for `schedule` itself it
-    must return True."""
+    schedule, and returns whether the run fails in the same way as that of `schedule`.
+    `fails(schedule)` must be True."""
     search = _Search(schedule, fails, runs_max)
     steps = (_fewer_events, _plainer_options, _plainer_events, _smaller_load)
     try:

@@ -199,8 +199,8 @@ class Simulation:
         return application.result
 
     def wait(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-        """Run until `condition()` is true. Raises SimulationError after `seconds` of virtual time,
-        caused by the exception of an application, if one failed."""
+        """Run until `condition()` is true. Raises SimulationError after `seconds` of virtual time.
+        If an application has failed, its exception is the `__cause__` of this error."""
         if self.environment.run(self.environment.now + seconds, condition):
             return
         words = [
@@ -271,8 +271,8 @@ class Simulation:
         self.cluster.links.heal_all()
 
     def mend(self, *, seconds: float = _READY_S) -> None:
-        """End all cuts, and resume and start everything. Return when all brokers serve. Raises
-        SimulationError after `seconds` of virtual time."""
+        """End all cuts, resume paused brokers, and start stopped brokers. Return when all brokers
+        serve. Raises SimulationError after `seconds` of virtual time."""
         self.heal()
         for broker in self._brokers:
             self.resume(broker.id)

@@ -1,8 +1,9 @@
 """Generates the schedule of a simulation seed: options, and random faults.
 
-Each seed picks only a few kinds of faults (swarm testing), because with all kinds one fault may
-undo what another needs. Some seeds have a sequence of related faults, too
-(`fault_sequences.py`)."""
+Each seed picks only a few kinds of faults (swarm testing). With all kinds at once, one fault would
+often undo the state that another fault needs. Some seeds also have a sequence of related faults
+(`fault_sequences.py`).
+"""
 
 from __future__ import annotations
 
@@ -127,8 +128,8 @@ def _options(seed: str) -> Options:
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
-    """Yield a few random kinds of faults from `kinds`, and always the kind that moves replicas
-    between log directories, if `kinds` has it."""
+    """Yield a few random kinds of faults from `kinds`. The kind that moves replicas between log
+    directories is always included, if `kinds` has it."""
     rng = random.Random(f"{seed}/kinds")
     drawn = [kind for kind in kinds if kind.name != _MOVES]
     count = min(rng.randint(1, _KINDS_MOST), len(drawn))

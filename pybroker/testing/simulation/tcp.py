@@ -215,8 +215,8 @@ class ConnectedSocket(SocketBase):
         self._descriptor = self.host.take_descriptor()
 
     def watch(self, reader: Callable[[], object] | None) -> None:
-        """Call `reader` whenever the socket has data, an end of data or an error to read. `reader`
-        None ends this."""
+        """Call `reader` whenever the socket has data, an end of data or an error to read. With
+        `reader` None, call nothing from now on."""
         self._reader = reader
         self._call_reader()
 

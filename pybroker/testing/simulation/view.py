@@ -58,7 +58,7 @@ def _running(cluster: SimCluster) -> list[SimBroker]:
 
 def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
     """Return the running broker that acts as the partition's leader, None without one. If several
-    do, the latest leader epoch counts."""
+    brokers do, return the one with the latest leader epoch."""
     found, epoch = None, NO_EPOCH
     for broker in cluster.brokers.values():
         if broker.app is None:
@@ -70,8 +70,8 @@ def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | No
 
 
 def controller_of(cluster: SimCluster) -> SimBroker | None:
-    """Return the running broker that acts as the controller, None without one. If several do, the
-    latest controller epoch counts."""
+    """Return the running broker that acts as the controller, None without one. If several brokers
+    do, return the one with the latest controller epoch."""
     active = [
         broker
         for broker in cluster.brokers.values()

@@ -2,7 +2,9 @@
 
 The leader appends all changes to one log, which each member applies with its own delay
 (`zookeeper_member.py`). A new leader is elected only after the old one has stepped down. A member
-may answer reads with stale data, and while it is cut off, until it notices this."""
+may answer reads with stale data. A member that is cut off from the leader answers reads until it
+notices this.
+"""
 
 from __future__ import annotations
 
@@ -150,9 +152,10 @@ class ZooKeeper:
     def session(
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
-        """Return a ZooKeeper client, not yet started, for the present process of the machine. Its
-        `start` first ends the sessions that earlier processes left open. A client with a `purpose`
-        exists in addition to the main client of the process."""
+        """Return a ZooKeeper client for the present process of the machine. The caller must call
+        its `start`, which first ends the sessions that earlier processes left open. Without
+        `purpose` it is the main client of the process; a process may have further clients, each
+        with its own `purpose`."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
@@ -285,8 +288,9 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _answer_resumption(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Answer a client that resumes its session on a new connection. `session` None means
-        expired. The answer may overtake transactions that the member has not applied yet."""
+        """Answer a Connect that resumes a session on a new connection. `session` is None if the
+        session has expired. The member may get the answer before it has applied earlier
+        transactions."""
         if session is None:
             granted = Granted(0, 0)
         else:

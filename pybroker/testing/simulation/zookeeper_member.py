@@ -251,8 +251,8 @@ class Member:
                     tell(WatchEvent(missed, path))
 
     def _missed(self, path: str, kind: WatchKind, zxid: int) -> WatchKind | None:
-        """Return the event that a watch of this kind, set at `zxid`, would have caused since then,
-        None without one."""
+        """Return the event that a watch of this kind on the node would have reported since `zxid`;
+        None if there is none."""
         try:
             node = self.tree.lookup(path)
         except NoNode:

@@ -172,9 +172,9 @@ class ZooKeeperSession:
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """Break the connection right after the next write is sent: its result is unknown. With
-        `applied` False, break it right before: the write is lost. With `expires` the session
-        expires, too."""
+        """Break the connection right after the next write is sent, so that its result is unknown.
+        With `applied` False, break it right before, so that the write is lost. With `expires` the
+        session expires, too."""
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
@@ -203,12 +203,13 @@ class ZooKeeperSession:
 
     @property
     def member(self) -> str | None:
-        """Return the name of the member to which the client is connected or connects, or None."""
+        """Return the name of the ZooKeeper member to which the client is connected or connecting;
+        None if there is none."""
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Return how long ago (s) the client sent the latest write or sync that ZooKeeper
-        answered."""
+        """Return the age in seconds of the latest write or sync that ZooKeeper has answered,
+        counted from when the client sent it."""
         return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -449,8 +450,8 @@ class ZooKeeperSession:
     # ---- private: heartbeats
 
     def _later(self, name: str, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """Call `action(*args)` after `seconds`, unless closed, in place of a waiting call with this
-        name."""
+        """Call `action(*args)` after `seconds`. This replaces an earlier call with the same `name`
+        that is still waiting. Do nothing if the client is closed."""
         earlier = self._timers.pop(name, None)
         if earlier is not None:
             earlier.cancel()

@@ -168,8 +168,8 @@ class Wire:
         self.up.send(message)
 
     def close(self, *, lose: bool) -> None:
-        """Close the connection as the client. With `lose` all data in transit is lost; otherwise
-        only the member's answers are. Idempotent."""
+        """Close the connection as the client. Data in transit to the client is lost. With `lose`,
+        data in transit to the member is lost too. Idempotent."""
         if self.down.closed:
             return
         self.down.close()

@@ -22,7 +22,8 @@ call takes at most `max_block_ms`."""
 
 
 class ApiProducer:
-    """A transactional producer of `pybroker.client`. It adds partitions and groups by itself."""
+    """A transactional producer of `pybroker.client`. It adds partitions and groups to the
+    transaction when records and offsets are sent."""
 
     def __init__(
         self,
@@ -85,8 +86,8 @@ class ApiProducer:
         """Do nothing: the producer adds groups by itself."""
 
     async def end(self, *, is_commit: bool) -> None:
-        """Commit or abort the transaction. Raises ClientError; its `definite` is True if the commit
-        was certainly not processed."""
+        """Commit or abort the transaction. Raises ClientError. The attribute `definite` of this
+        error is True if the commit was certainly not processed."""
         definite = True
         for attempt in range(_END_ATTEMPTS):
             try:
@@ -109,8 +110,8 @@ class ApiProducer:
     async def produce(
         self, partition: TopicPartition, values: Sequence[str], settled: Settled
     ) -> None:
-        """Send the values. Wait for the deliveries, or leave that to the end of the transaction.
-        Raises ClientError."""
+        """Send the values. At random, wait for the acknowledgements, or return before them.
+        `settled` is called with the index and the outcome of each value. Raises ClientError."""
         topic, number = partition
         deliveries = list[Delivery]()
         for place, value in enumerate(values):

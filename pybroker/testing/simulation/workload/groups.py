@@ -78,7 +78,8 @@ class _GroupClient(Client):
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether the groups must stop: they have read all records of the producers."""
+        """Return whether the clients of groups must stop. Groups stop later than other clients,
+        after they have read all records of the producers."""
         return self.shared.groups_are_stopping
 
     def make(self, **more: Any) -> Consumer:
@@ -98,8 +99,8 @@ class _GroupClient(Client):
 
 class MemberClient(_GroupClient):
     """A member of a consumer group. For each process of the member, the seed draws how it commits,
-    and when it leaves, unsubscribes, crashes or pauses. Once `shared.is_even` or `is_stopping` is
-    set, members stay in the group."""
+    and when it leaves, unsubscribes, crashes or pauses. Once `shared.is_even` or
+    `shared.is_stopping` is set, members stay in the group until the groups stop."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)

@@ -40,8 +40,9 @@ _SCAN_REST_MEAN_S: Final = 1.0
 
 
 class KeyedWriter(Client):
-    """A producer of keyed records. Only with idempotence or transactions does it send tombstones: a
-    tombstone stored twice, the second time after a later value, would hide a loss of this value."""
+    """A producer of keyed records. A producer without idempotence and without transactions sends no
+    tombstones: a retry could store a tombstone again after a later value of the key, and so hide
+    the loss of this value."""
 
     is_idempotent = True
     transactional_id: str | None = None
@@ -128,7 +129,7 @@ class PlainKeyedWriter(KeyedWriter):
 
 class TransactionalKeyedWriter(KeyedWriter):
     """A producer that writes keyed records in transactions, and aborts some of them. An error ends
-    its process; the next one fences the earlier producer epoch."""
+    the producer's process. The next process fences the earlier producer epoch."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         super().__init__(shared, name)

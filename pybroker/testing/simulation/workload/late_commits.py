@@ -1,5 +1,6 @@
-"""Commits of a group member that arrive twice, or after the member has joined a later generation.
-The coordinator can refuse a late commit only by its generation, because its member id is valid."""
+"""Commits of a group member that arrive twice, or after the member has joined a later
+generation. The member id in a late commit is valid, so only the generation tells the coordinator
+to refuse it."""
 
 from __future__ import annotations
 
@@ -50,8 +51,9 @@ class LateCommits:
         self._open: list[Commit] = []
 
     def sent(self, offsets: Offsets) -> None:
-        """Note that the member commits these offsets, and perhaps send the commit again. In a new
-        generation, perhaps send the last commit of the generation before."""
+        """Note that the member commits these offsets. At random, send the commit again. The
+        first time in a new generation, at random send the last commit of the previous generation
+        again."""
         identity = self._current()
         if self._last is not None and self._last[0].generation < identity.generation:
             if self._rng.random() < _LATE:

@@ -155,8 +155,8 @@ class StableOffsetClient(LogEndClient):
 
 
 class FinalReader(_Consuming):
-    """A client that reads all records of the partitions after the cluster has recovered, and tries
-    again until it has them."""
+    """A client that reads all records of the partitions after the cluster has recovered. It repeats
+    failed attempts until it has all records."""
 
     def __init__(self, shared: Shared, name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(shared, name)

@@ -73,8 +73,8 @@ cannot continue its transaction."""
 
 class TransactionalProducer:
     """A producer with a transactional id. Every method repeats its request after retriable errors
-    for up to 5 s, and then raises ClientError; its `definite` is False if a broker may have
-    processed the request. A `ResponseError` has the broker's error code."""
+    for up to 5 s, and then raises ClientError. The attribute `definite` of this error is False if a
+    broker may have processed the request. A `ResponseError` has the broker's error code."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class TransactionalProducer:
     # the transactional id
 
     async def identify(self, *, keep: bool = False) -> None:
-        """Get the next epoch of the transactional id, which aborts its open transaction
-        (InitProducerId). With `keep` the request names the present producer id and epoch
+        """Get the next producer epoch of the transactional id (InitProducerId). This aborts the
+        open transaction. With `keep` the request has the present producer id and epoch
         (KIP-360)."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,

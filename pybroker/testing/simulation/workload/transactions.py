@@ -1,5 +1,5 @@
-"""The simulated clients that write in transactions. Two clients share each transactional id: each
-start of one fences the other, which may have an open transaction."""
+"""The simulated clients that write in transactions. Two clients share each transactional id: when
+one starts, it fences the other, which may have an open transaction."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """A producer with a transactional id. One of the two clients with the same id stops once
-    `shared.is_even` is set; from then on the other one leaves no transaction open."""
+    """A producer with a transactional id. Two of these clients share each id. Once `shared.is_even`
+    is set, one of the two stops, and the other one no longer leaves transactions open."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
@@ -130,8 +130,8 @@ class _TransactionalClient(Client):
     async def _complete(
         self, producer: AnyProducer, transaction: Transaction, filled: Awaitable[None]
     ) -> None:
-        """Wait for `filled`, which writes the records, and end the transaction. After an error that
-        permits only an abort, abort it."""
+        """Wait for `filled`, which writes the records, and end the transaction. If this raises an
+        AbortableTransactionError, abort the transaction."""
         try:
             await filled
             await self._finish(producer, transaction)
@@ -197,9 +197,16 @@ class _TransactionalClient(Client):
             await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
 
     async def _finish(self, producer: AnyProducer, transaction: Transaction) -> None:
-        """End the transaction in one of the ways in `_ENDS`: `commit`, `abort`, or `leave` (leave
-        it open and end the process). After an abort, a producer that sends each request itself may
-        send one more batch (`late`), or take the next epoch with its producer id (`keep`)."""
+        """End the transaction in one of these ways:
+
+        - `commit`;
+        - `abort`;
+        - `late`: abort, then send one more batch;
+        - `keep`: abort, then get the next epoch with the same producer id;
+        - `leave`: end the process with the transaction open.
+
+        `ApiProducer` cannot do `late` and `keep`, and only aborts.
+        """
         end = "commit" if self._is_calm else self.rng.choice(_ENDS)
         if end == "commit":
             await self._commit(producer, transaction)
@@ -256,8 +263,8 @@ class _TransactionalClient(Client):
         count: int,
         sources: Sequence[tuple[TopicPartition, int]] = (),
     ) -> tuple[list[str], Settled]:
-        """Record the start of `count` sends. Return their values, and the function that records
-        their outcomes."""
+        """Record that `count` values are about to be sent. Return the values, and a function that
+        records the outcome of each."""
         sends = []
         for number in range(count):
             identity = Identity(self.name, self.incarnation, self._counter)
@@ -401,7 +408,7 @@ class CommittedOffsetOfLoopClient(CommittedOffsetClient):
 
 class FinalOffsetsClient(Client):
     """A client that requests the committed offsets of all `LoopClient`s after the cluster has
-    recovered, until it has them."""
+    recovered. It repeats failed requests."""
 
     def __init__(self, shared: Shared, name: str, groups: Sequence[str]) -> None:
         super().__init__(shared, name)

@@ -159,8 +159,8 @@ class Workload:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether, after `stop`, all clients but group members have ended, so that every
-        send has an outcome."""
+        """Return whether all clients but group members have ended after `stop`. Every send then has
+        an outcome."""
         return all(client.has_ended for client in self._clients)
 
     @property
