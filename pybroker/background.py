@@ -43,7 +43,7 @@ class BackgroundTask:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a task that has not ended, even if it is cancelled."""
+        """Whether the task has not ended yet. A cancelled task also runs until it has ended."""
         return self._task is not None and not self._task.done()
 
     def start(self, work: Callable[[], Work]) -> None:
@@ -134,7 +134,7 @@ class TaskOwner:
 
     async def finish(self, timeout_s: float) -> bool:
         """Wait, at most `timeout_s` seconds, until all running tasks except the caller's own have
-        ended. Return whether they have."""
+        ended. Return True if all have ended."""
         others = _others(self._tasks)
         await _finish(others, timeout_s)
         return all(task.done() for task in others)

@@ -18,9 +18,9 @@ ZooKeeper session do not wait behind thousands of calls."""
 async def bounded_gather(
     function: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int = AT_ONCE_MAX
 ) -> list[R]:
-    """Return the results of `function` for each of `items`, in this order, with at most `at_once`
-    calls at the same time. After the first error, start no further call, wait for the calls in
-    progress, and raise it."""
+    """Return the results of `function` for `items`, in the order of the items, with at most
+    `at_once` calls at the same time. If a call raises an error, start no further call, wait for the
+    calls in progress, and raise the error."""
     if len(items) == 1:
         return [await function(items[0])]
     results: dict[int, R] = {}

@@ -1,5 +1,6 @@
-"""The result of a request that waits. Nearly every produced record makes requests wait, so their
-results come without a task, and without turns of the event loop."""
+"""The result of a request that has to wait, such as a Produce request with acks=all. Setting the
+result needs neither a task nor an iteration of the event loop, since nearly every produced record
+ends such waits."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ U = TypeVar("U")
 
 
 class Deferred(Generic[T]):
-    """A result that comes later. Unlike an asyncio.Future it calls its callbacks at once, while the
-    result is set. So only a callback of the event loop sets it, and it has no result yet when its
-    maker returns it."""
+    """A result that is set later. Unlike an asyncio.Future, it calls its callbacks at once, inside
+    `set_result`. A function that returns a Deferred must return it before the result is set, so
+    only a callback of the event loop may set it."""
 
     __slots__ = (
         "_callbacks",
@@ -45,23 +46,24 @@ class Deferred(Generic[T]):
         return self._error
 
     def result(self) -> T:
-        """Return the result. Raises the exception that came instead of it."""
+        """Return the result. If an exception was set instead, raise it."""
         if self._error is not None:
             raise self._error
         return cast("T", self._result)
 
     def then(self, step: Callable[[T], U]) -> Deferred[U]:
-        """Let the result be what `step` makes of it, or the exception that `step` raises. Return
-        this object."""
+        """Replace the result, when it is set, by `step(result)`, or by the exception that `step`
+        raises. Return this object."""
         self._steps.append(step)
         return cast("Deferred[U]", self)
 
     def add_done_callback(self, callback: Callable[[Deferred[T]], object]) -> None:
-        """Call `callback` with this object when it has its result or is cancelled."""
+        """Call `callback` with this object when the result is set or the wait is cancelled."""
         self._callbacks.append(callback)
 
     def set_result(self, result: object) -> None:
-        """Set the result, to which the steps are then applied. Does nothing after a `cancel`."""
+        """Apply the steps of `then` to `result`, in order, and set what they return. Do nothing
+        after `cancel`."""
         if self._is_done:
             return
         try:
@@ -74,13 +76,14 @@ class Deferred(Generic[T]):
         self._finish()
 
     def set_exception(self, error: BaseException) -> None:
-        """Set an exception instead of a result. Does nothing after a `cancel`."""
+        """Set an exception instead of a result. Do nothing after `cancel`."""
         if not self._is_done:
             self._error = error
             self._finish()
 
     def cancel(self) -> None:
-        """Stop the wait. Does nothing if the result has come."""
+        """Stop the wait, and make `result` raise CancelledError. Do nothing if the result is
+        set."""
         if not self._is_done:
             self._error = asyncio.CancelledError()
             self._is_cancelled = True

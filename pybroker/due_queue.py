@@ -33,15 +33,16 @@ class DueQueue(Generic[Key]):
         return len(self._queued)
 
     def put(self, key: Key, due_ms: int) -> None:
-        """Add the key, or move it to an earlier time. Do nothing if it is due earlier already."""
+        """Add the key, or move it to the earlier time `due_ms`. Do nothing if the key is already in
+        the queue with an earlier time."""
         known_ms = self._queued.get(key)
         if known_ms is None or due_ms < known_ms:
             self._queued[key] = due_ms
             heapq.heappush(self._heap, (due_ms, key))
 
     def take_due(self, now_ms: int) -> Iterator[Key]:
-        """Remove and yield the due keys, the earliest first, also those that are added during the
-        iteration."""
+        """Remove and yield the due keys, the earliest first. Due keys that are added during the
+        iteration are yielded, too."""
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, key = heapq.heappop(self._heap)
             if self._queued.get(key) == due_ms:

@@ -59,8 +59,8 @@ class ProgressReport:
 
 
 def records_behind(committed: int, end: int) -> int:
-    """Return the number of offsets from `committed` to `end`. As in Kafka's tools, it includes
-    offsets without a record: gaps from compaction, markers of transactions, and deleted records."""
+    """Return the number of offsets from `committed` to `end`. As in Kafka's tools, offsets without
+    a record count: gaps from compaction, markers of transactions, and deleted records."""
     return max(0, end - committed)
 
 
@@ -76,8 +76,8 @@ def bytes_behind(committed: int, span: LogSpan) -> int | None:
 
 
 def seconds_behind(timestamp_ms: int, now_ms: int) -> float | None:
-    """Return the age (s) of the oldest unread record by its timestamp: 0 if that is in the future,
-    None if there is none."""
+    """Return the age (s) of the oldest unread record. `timestamp_ms` is the record's timestamp.
+    Return 0 for a timestamp in the future, None for NO_TIMESTAMP."""
     if timestamp_ms == NO_TIMESTAMP:
         return None
     return max(0, now_ms - timestamp_ms) / 1_000

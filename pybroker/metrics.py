@@ -47,8 +47,8 @@ def counter(name: str, meaning: str, *labels: str) -> int:
 
 
 def counters_by(label: str, name: str, meaning: str) -> dict[str, int]:
-    """Return a field that declares a metric: a number that only grows for each value of `label`,
-    one of a few fixed words."""
+    """Return a field that declares a metric with one number for each value of `label`. The numbers
+    only grow. The values of `label` are a few fixed words."""
     return _row(Family(name, COUNTER, (label,), meaning), dict)
 
 
@@ -59,8 +59,8 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
     """Return a field that declares a metric: numbers that grow and shrink. Each key is a tuple with
-    the values of the last labels, such as topic and partition; the other labels have constant
-    values."""
+    the values of the variable labels, such as topic and partition. These are the last of `labels`;
+    the labels before them have constant values."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 
@@ -144,8 +144,8 @@ class TimeMeter:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + weight
 
     def quantile_s(self, share: float) -> float:
-        """Return the duration (s) that the given share (0 to 1) of the durations does not exceed,
-        at most an eighth too long. Return 0 without durations."""
+        """Return the quantile `share` (0 to 1) of the durations in seconds, rounded up by at most
+        an eighth. Return 0 without durations."""
         return quantile_s(self.buckets, share)
 
 
@@ -284,8 +284,9 @@ class Metrics:
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """Return the counters of the topic, or the shared counters `gone` if it has no replica
-        here: clients must not fill the memory with topic names."""
+        """Return the counters of the topic. A topic without a replica on this broker has no
+        counters of its own, since clients could fill the memory with topic names: return the shared
+        counters `gone`."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:

@@ -87,8 +87,8 @@ def histogram_lines(where: Mapping[str, str], meter: TimeMeter) -> list[Line]:
 
 def summary(of: Family, times: Iterable[Times], unit: float) -> str:
     """Return a metric family of durations as text: quantiles (NaN without recent durations), sum
-    and count for each set of labels. `unit` is the number of shown units in a second (1000 for ms).
-    """
+    and count for each set of labels. `unit` converts seconds to the unit that is shown (1000 for
+    ms)."""
     name, parts = of.name, [header(of)]
     for item in times:
         for share in QUANTILES:

@@ -107,8 +107,8 @@ def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> P
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """The state of one partition as the controller sends it to a broker. `partition_epoch` is the
-    version of the partition's state node, on which a leader's changes of the ISR are conditional.
-    """
+    version of the partition's state node. A leader changes the ISR only if the node still has this
+    version."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -120,8 +120,9 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """Which partitions a command names: some, all, or a part of a series of commands that together
-    name all. The numbers are those of pybroker's own request field `extent`."""
+    """How many partitions a command names: some of them, all of them, or a part of all. In the last
+    case, a series of commands together names all partitions. The numbers are those of pybroker's
+    own request field `extent`."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""
@@ -146,8 +147,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
-    """The command to lead or to follow these partitions. If `extent` says all, the broker has no
-    other partitions, and any other log on its disks is left over."""
+    """The command to lead or to follow these partitions. If `extent` says that these are all
+    partitions of the broker, the broker treats any other log on its disks as a stray."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -189,8 +190,8 @@ class Everything:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Add the partitions of a command; every command must be passed, in order. Return all
-        partitions at the end of a complete series, else None."""
+        """Add the partitions of a command. Each command must be passed, in the order of arrival.
+        Return all partitions if the command completes a series, else None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

@@ -55,8 +55,8 @@ class Proc(Protocol):
     """Facts about this process and this machine that the operating system provides."""
 
     def boot_id(self) -> str:
-        """Return an id that changes each time the kernel boots. While it is unchanged, the page
-        cache still has everything that was written to files."""
+        """Return an id that changes each time the kernel boots. As long as it is unchanged, no
+        written bytes of a file are lost, even if they are not synced to the disk yet."""
 
     def pid(self) -> int: ...
 
@@ -192,7 +192,8 @@ SessionListener = Callable[[SessionEvent], None]
 @dataclass(frozen=True, slots=True)
 class NodeStat:
     """The metadata of a node. `version` is the number of changes of its data since its creation.
-    `czxid` is the id of the transaction that created it, and grows with every transaction."""
+    `czxid` is the id of the transaction that created the node. A later transaction has a larger
+    id."""
 
     czxid: int
     mzxid: int
@@ -241,10 +242,10 @@ class Coord(Protocol):
     """The coordination service (ZooKeeper): a tree of small nodes with versions, ephemeral nodes,
     one-shot watches, and multis (groups of operations that are applied together).
 
-    All methods may raise subclasses of CoordError. Only after ConnectionLoss may a failed operation
-    have been applied. A request over 512 KiB raises RequestTooLarge. Version -1 means any version.
-    Watches and listeners are called on the event loop, in the order of the events, and never for a
-    session that has ended.
+    All methods may raise subclasses of CoordError. After ConnectionLoss it is unknown whether the
+    operation was applied. After any other error it was not applied. A request over 512 KiB raises
+    RequestTooLarge. Version -1 means any version. Watches and listeners are called on the event
+    loop, in the order of the events, and never for a session that has ended.
     """
 
     @property
@@ -256,9 +257,9 @@ class Coord(Protocol):
         """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 without a session."""
 
     def silence(self) -> float:
-        """Return the time (s, boottime) since this session sent the latest request that ZooKeeper
-        has certainly received. Only an answer that the quorum has confirmed counts, as a server
-        without a quorum still answers reads."""
+        """Return the age (s, boottime) of the latest request of this session that ZooKeeper has
+        certainly received, counted from its sending. ZooKeeper has certainly received a request
+        when an answer is confirmed by the quorum: a server without a quorum still answers reads."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -309,14 +310,14 @@ class MarkerChannel(Protocol):
     async def write_markers(
         self, markers: Sequence[TransactionMarker]
     ) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
-        """Ask the broker to append the markers, and return for each marker partition -> error code:
-        NONE if the in-sync replicas have the marker. No two markers may have the same producer id.
-        Raise PybrokerError, OSError or TimeoutError if it is unknown whether the markers were
-        written."""
+        """Ask the broker to append the markers. Return, for each marker, partition -> error code.
+        The code is NONE if the in-sync replicas have the marker. No two markers may have the same
+        producer id. Raise PybrokerError, OSError or TimeoutError if it is unknown whether the
+        markers were written."""
 
 
 class FetchPosition(NamedTuple):
-    """How far a follower has copied a partition, as its next fetch states it."""
+    """The position of a follower in a partition, as its next fetch states it."""
 
     fetch_offset: int
     """The follower's log end offset. If flush.messages is set, all records below it are on the
@@ -368,9 +369,10 @@ class LeaderChannel(Protocol):
         limits: FetchLimits,
         changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
-        """Fetch `positions` from the leader, and return its results. `changed` names the partitions
-        whose position may have changed since the last call (None: any), as a fetch session sends
-        only those (KIP-227). A partition without news may have no result."""
+        """Fetch `positions` from the leader, and return the leader's results. `changed` names the
+        partitions whose position may have changed since the last call, None if any may have
+        changed. A fetch session sends only these positions (KIP-227). A partition without new data
+        may have no result."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
         """Return the leader's log start offset. Raise BrokerError if the leader does not lead the
@@ -394,8 +396,8 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A transactional producer whose records a coordinator appends. `guard` is the log's proof that
-    the partition is in the producer's transaction (KIP-890)."""
+    """A transactional producer whose records a coordinator appends. `guard` comes from the log of
+    the partition: it shows that the partition is in the producer's transaction (KIP-890)."""
 
     producer_id: int
     epoch: int
@@ -430,32 +432,34 @@ class PartitionLog(Protocol):
         partition. Never raises."""
 
     async def is_led_now(self) -> bool:
-        """Whether it is certain that this broker leads the partition at this moment. If the
-        followers have not fetched recently, this asks ZooKeeper. Never raises."""
+        """Whether it is certain that this broker leads the partition at this moment. Ask ZooKeeper
+        if the followers have not fetched recently. Never raises."""
 
     @property
     def is_certainly_led(self) -> bool:
-        """The result of `is_led_now` if no request to ZooKeeper is needed, otherwise False. Never
+        """Whether it is certain, without a request to ZooKeeper, that this broker leads the
+        partition at this moment. If this is False, `is_led_now` may still return True. Never
         raises."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica has fetched in the current leader epoch, and so no
-        longer acts as a leader itself. Raise BrokerError NOT_LEADER_OR_FOLLOWER if another broker
+        """Wait until every in-sync replica has fetched in the current leader epoch. From then on
+        none of them acts as the leader. Raise BrokerError NOT_LEADER_OR_FOLLOWER if another broker
         becomes the leader."""
 
     @property
     def has_other_copies(self) -> bool:
-        """Whether the partition has replicas on other brokers, even out of sync, which may have
-        records that this replica lacks. Never raises."""
+        """Whether the partition has replicas on other brokers, in sync or not. Such a replica may
+        have records that this replica lacks. Never raises."""
 
     def suspect(self, offset: int) -> None:
-        """Report that the bytes read at `offset` are not those that were written, so that the log
-        is checked."""
+        """Make the log check itself, because the bytes read at `offset` are not those that were
+        written."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Return whole batches from the one that contains `offset`: about `bytes_max` bytes, at
-        least one batch, also above the high watermark. Empty only at the log end. Also raise
-        BrokerError OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if the first batch is damaged."""
+        """Return whole batches, of about `bytes_max` bytes together, at least one. The first is the
+        batch that contains `offset`. Batches above the high watermark are returned, too. The result
+        is empty only at the log end. Also raise BrokerError OFFSET_OUT_OF_RANGE, and
+        CORRUPT_MESSAGE if the first batch is damaged."""
 
     def append(
         self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
@@ -470,9 +474,9 @@ class PartitionLog(Protocol):
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return the producer with the proof that this partition is in its transaction, after
-        asking the transaction coordinator if need be (KIP-890). Also raise BrokerError with the
-        coordinator's code, for example INVALID_TXN_STATE."""
+        """Return the producer with a `guard`, which shows that this partition is in the producer's
+        transaction. Ask the transaction coordinator if need be (KIP-890). Also raise BrokerError
+        with the coordinator's code, for example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

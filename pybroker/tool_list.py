@@ -73,6 +73,6 @@ BROKERS: Final = ("start", "container")
 
 
 def tool_name(word: str) -> str:
-    """Return the listed name of the tool that the user calls `word`, also by Kafka's names such as
-    `kafka-topics.sh`."""
+    """Return the name in the list of the tool that the user calls `word`. The user may also use a
+    name of Kafka's, such as `kafka-topics.sh`."""
     return word.removesuffix(".sh").removeprefix("kafka-")

@@ -201,13 +201,13 @@ def _of_partitions(rooms: Rooms, picture: Picture) -> _Many:
             return [(labels, value(log)) for labels, log in logs[start:end]]
 
         yield of, len(logs), of_log
-    told = [row for row in picture.partitions if _is_told_here(rooms, row)]
+    shown = [row for row in picture.partitions if _is_shown_here(rooms, row)]
     for fact in OF_PARTITIONS:
 
         def of_row(start: int, end: int, fact: PartitionFact = fact) -> list[Line]:
-            return [(row.labels, fact.value(row)) for row in told[start:end]]
+            return [(row.labels, fact.value(row)) for row in shown[start:end]]
 
-        yield fact.family, len(told), of_row
+        yield fact.family, len(shown), of_row
 
 
 def _of_progress(report: ProgressReport | None) -> _Many:
@@ -219,10 +219,9 @@ def _of_progress(report: ProgressReport | None) -> _Many:
         yield of, len(found), lines
 
 
-def _is_told_here(rooms: Rooms, row: PartitionRow) -> bool:
-    """Return whether this broker's page shows the partition: this broker leads it, or is the
-    controller and the partition has no leader. So a sum over all brokers counts each partition
-    once."""
+def _is_shown_here(rooms: Rooms, row: PartitionRow) -> bool:
+    """Return whether this broker's page shows the partition. The leader shows it. If there is no
+    leader, the controller does. So a sum over all brokers counts each partition once."""
     if row.log is not None and row.log.leads:
         return True
     return row.leader == NO_LEADER and rooms.controller.is_active

@@ -1,5 +1,6 @@
 """The metrics whose values are read when the page `/metrics` is requested: tables with the name,
-meaning and function of each. `pybroker/metrics.py` has those that are counted continuously.
+the meaning and the function of each metric. The metrics that count events continuously are in
+`pybroker/metrics.py`.
 
 Names and units are those of Kafka's JMX exporter and of kafka_exporter. All other metrics begin
 with `pybroker_`.
@@ -75,8 +76,9 @@ class PartitionFact(NamedTuple):
 
 
 class LogFact(NamedTuple):
-    """A metric family with one line for each log of this broker, or, with `of_leaders`, for each
-    log that it leads. The function returns the value of a log."""
+    """A metric family with one line for each log of this broker, and the function that returns a
+    log's value. With `of_leaders`, only the logs of partitions that this broker leads have a
+    line."""
 
     family: Family
     value: Callable[[LogRow], int]

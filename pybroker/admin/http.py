@@ -73,7 +73,7 @@ class HttpServer:
                 web.get("/controller/journal", self._journal),
             ]
         )
-        app.on_response_prepare.append(_last_words)
+        app.on_response_prepare.append(_set_closing_headers)
         self._runner = web.AppRunner(
             app,
             handle_signals=False,
@@ -102,8 +102,8 @@ class HttpServer:
         await self._runner.cleanup()
 
     def _connection(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection: one that answers 503 if CONNECTIONS_MAX are open
-        already."""
+        """Return the protocol of a new connection. If CONNECTIONS_MAX connections are open already,
+        the protocol answers 503."""
         factory = self._runner.server
         if factory is None or len(factory.connections) >= CONNECTIONS_MAX:
             return _Busy()
@@ -178,7 +178,7 @@ def _dumps(value: object) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-async def _last_words(_: web.Request, response: web.StreamResponse) -> None:
+async def _set_closing_headers(_: web.Request, response: web.StreamResponse) -> None:
     """Set the response headers that close the connection and forbid caching."""
     response.force_close()
     response.headers["Connection"] = "close"

@@ -1,5 +1,5 @@
-"""The load and the delay of the event loop, and durations of the last minute, such as request
-times.
+"""Measures the load and the delay of the event loop, and keeps the durations of the last minute,
+such as request times, for the metrics.
 
 Kafka measures the idle ratio of its request handler threads. This broker measures that of the event
 loop's thread: the share of time in which the thread uses no CPU.
@@ -27,8 +27,8 @@ Buckets = Mapping[int, int]
 
 
 class LoopWatch:
-    """Measures the running event loop from `start` to `stop`, and keeps the durations that meters
-    have counted in the last minute."""
+    """Measures the running event loop from `start` to `stop`. Also keeps, for each meter, the
+    durations that the meter has counted in the last minute."""
 
     def __init__(self, meters: Meters) -> None:
         """`meters` returns the (unique name, meter) pairs whose durations of the last minute are
@@ -61,8 +61,8 @@ class LoopWatch:
         return min(max(1.0 - (time.thread_time() - used) / elapsed, 0.0), 1.0)
 
     def recent(self, name: str, meter: TimeMeter) -> Buckets:
-        """Return the number of durations in each bucket that `meter` has counted in the last
-        minute. `name` is the meter's unique name."""
+        """Return the durations that `meter` has counted in the last minute, as bucket -> number of
+        durations. `name` is the meter's unique name."""
         before = self._past[0].get(name, {})
         counted = {
             bucket: count - before.get(bucket, 0) for bucket, count in meter.buckets.copy().items()

@@ -53,8 +53,8 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The values of all topics and partitions. Only the values of one partition are of the same
-    moment."""
+    """The values of all topics and partitions. The values of one partition were read at the same
+    moment; those of two partitions may not have been."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]

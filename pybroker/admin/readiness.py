@@ -44,7 +44,8 @@ class Condition:
 
 async def conditions(view: BrokerView) -> list[Condition]:
     """Return all conditions of readiness, in the order in which a starting broker fulfils them.
-    Before the broker's components exist, the only one is `started`, which fails."""
+    Before the broker's components exist, return only the condition `started`, which does not
+    hold."""
     rooms = view.rooms
     if rooms is None:
         return [Condition("started", f"the broker is {view.phase.name.lower()}")]
@@ -97,12 +98,12 @@ async def _replica_faults(rooms: Rooms) -> str:
                 if fault:
                     faulty.append(f"{each.topic_partition} {fault}")
         await asyncio.sleep(0)
-    return _named(faulty)
+    return _listed(faulty)
 
 
-def _named(faulty: Sequence[str]) -> str:
-    """Return the first few `faulty` partitions and the number of the others as text, empty if there
-    is none."""
+def _listed(faulty: Sequence[str]) -> str:
+    """Return the first few items of `faulty` as one text, with the number of those left out. The
+    text is empty if `faulty` is empty."""
     more = f" and {len(faulty) - _NAMED_MAX} more" if len(faulty) > _NAMED_MAX else ""
     return "; ".join(faulty[:_NAMED_MAX]) + more
 
@@ -122,7 +123,7 @@ async def _transaction_faults(rooms: Rooms) -> str:
             )
         if number % _AT_A_TIME == 0:
             await asyncio.sleep(0)
-    return _named(sorted(faulty))
+    return _listed(sorted(faulty))
 
 
 def _replica_fault(
@@ -148,8 +149,9 @@ def _replica_fault(
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
-    """Return the latest known state of the partition: that of the local replica if it leads or has
-    a later leader epoch, else that in the broker's metadata."""
+    """Return the newer of two states of the partition. The state of the local replica is the newer
+    one if the replica leads, or has a later leader epoch than `facts`. Otherwise the state in
+    `facts`, the broker's metadata, is the newer one."""
     state = partition.state
     if state is None:
         return facts.state

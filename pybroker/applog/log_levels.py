@@ -27,14 +27,15 @@ _OTHERS: Final = ("aiohttp", "asyncio", "kazoo")
 
 
 def level_name(number: int) -> str:
-    """Return Kafka's name of the nearest level at or below the level `number` of Python's logging,
-    or TRACE."""
+    """Return the name of Kafka's level for the level `number` of Python's logging: the highest of
+    Kafka's levels that is not above `number`, or TRACE if all are."""
     return next((name for name, value in LEVELS.items() if number >= value), "TRACE")
 
 
 def parse_level(text: str) -> int:
-    """Return the number of the level that `text` names, in upper or lower case, also by Python's
-    names WARNING and CRITICAL. Raise ValueError, with the allowed names, for any other text."""
+    """Return the number of the level that `text` names, in upper or lower case. Python's names
+    WARNING and CRITICAL are accepted, too. Raise ValueError, with the allowed names, for any other
+    text."""
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:

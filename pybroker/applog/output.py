@@ -207,8 +207,9 @@ class _Complaining:
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return False, which drops the line, for an INFO line of the logger STATE_CHANGE, unless
-        the level of that logger is DEBUG: state-change.log has that line."""
+        """Return False, so that the line is not written, for a line of the logger STATE_CHANGE
+        below WARNING: state-change.log has these lines. If the level of that logger is DEBUG,
+        return True."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

@@ -13,8 +13,8 @@ _OTHERS: Final = "others"
 
 
 class LogLimit:
-    """Allows at most `lines` log lines of each kind in `interval_s` seconds, from the first line of
-    the kind.
+    """Allows at most `lines` log lines of each kind per interval. An interval begins with a line of
+    the kind, and takes `interval_s` seconds.
 
     Usage::
 
@@ -32,8 +32,9 @@ class LogLimit:
         self._kinds: dict[str, _Kind] = {}
 
     def allow(self, kind: str = "") -> int | None:
-        """Return the number of lines of this kind that were left out since the last allowed one, or
-        None if the caller must not log. `kind` must be a fixed word, never text from a peer."""
+        """Return None if the caller must not log a line of this kind now. Otherwise return the
+        number of lines of this kind that were left out since the last allowed one. `kind` must be a
+        fixed word, never text from a peer."""
         now = self._clock.monotonic()
         state = self._kinds.get(kind)
         if state is None:

@@ -1,5 +1,5 @@
-"""Replaces this process by the program in its arguments, which then ends when the parent process
-ends.
+"""Replaces this process by the program that its arguments name. The program ends when the parent
+process ends.
 
 Run as `python -I -S child_launcher.py PARENT_PID PROGRAM ARGUMENT...`. The kernel kills the program
 at the end of its parent (PR_SET_PDEATHSIG, which survives exec). This module imports little, since
@@ -17,8 +17,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Execute the program in the arguments of this process, and do not return. Except on Linux, the
-    program does not end with its parent."""
+    """Execute the program that `arguments` name, with the remaining arguments, in this process. Do
+    not return. Except on Linux, the program does not end with its parent."""
     parent, program, *rest = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

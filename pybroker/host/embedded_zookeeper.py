@@ -1,10 +1,10 @@
 """The embedded ZooKeeper: a broker without a configured ensemble runs the real ZooKeeper server as
 a child process.
 
-Two servers on one data directory would diverge silently, so two locks protect it. The broker holds
-`owner.lock`; the server inherits `server.lock`. If only `server.lock` is taken, the server of a
-killed broker still lives, and is killed. The server has a process group of its own, so that Ctrl-C
-does not reach it.
+Two servers on one data directory would diverge silently, so two locks protect the directory. The
+broker holds `owner.lock`, the server inherits `server.lock`. If `server.lock` is taken and
+`owner.lock` is not, the broker was killed and its server still runs: the next start kills this
+server. The server has a process group of its own, so that Ctrl-C does not reach it.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class EmbeddedZooKeeper:
     `server.json` with the server's port and process."""
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """With port 0, the server uses the port of its last start, or any free one. If any other
-        `port` is in use, the start fails, or, with `may_move`, the server chooses a port as with 0.
-        """
+        """With port 0, the server uses the port of its last start, or another free one. Any other
+        `port` is the port to use. If it is in use, the start fails without `may_move`; with
+        `may_move` the server uses another port, as with port 0."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -108,8 +108,8 @@ class EmbeddedZooKeeper:
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
-        """Start the server's process, without waiting for an answer. From then on, `connect` is
-        final. Raise StartupError."""
+        """Start the server's process, without waiting for an answer. After this call, `connect`
+        does not change any more. Raise StartupError."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
             # in a used directory, the server of a killed broker may still have the port
@@ -123,8 +123,8 @@ class EmbeddedZooKeeper:
         self._asked_port, self._may_move = self._port, False  # a restart must keep the port
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait until the launched server answers. From then on it is started again whenever it
-        ends. If it does not answer in time, stop it and raise StartupError."""
+        """Wait until the launched server answers. From then on, the server is started again
+        whenever it ends. If the server does not answer in time, stop it and raise StartupError."""
         assert self._child is not None, "call launch before wait_until_serving"
         try:
             async with asyncio.timeout(timeout_s):
@@ -185,9 +185,9 @@ class EmbeddedZooKeeper:
             ) from error
 
     def _record(self) -> dict[str, int]:
-        """Return what the last start has recorded about the server (zeros without a record): its
-        process id (`pid`), the kernel's start time of that process (`start`), and its port
-        (`port`)."""
+        """Return the record of the last start of the server: its process id (`pid`), the kernel's
+        start time of that process (`start`), and its port (`port`). All three are 0 without a
+        record."""
         try:
             content = json.loads(self._record_file.read_bytes())
             return {key: int(content[key]) for key in ("pid", "start", "port")}
@@ -222,8 +222,8 @@ class EmbeddedZooKeeper:
         return child
 
     async def _lock_for_server(self) -> int:
-        """Take `server.lock` and return its file descriptor, after killing the server of a killed
-        broker. Raise StartupError if another process holds the lock."""
+        """Take `server.lock` and return its file descriptor. If the server of a killed broker has
+        the lock, kill that server first. Raise StartupError if another process keeps the lock."""
         path = self._directory / "server.lock"
         try:
             return _locked(path)
@@ -380,8 +380,8 @@ def _start_time(pid: int) -> int:
 
 
 def _claimed(port: int) -> socket.socket | None:
-    """Return a socket that claims the port until it is closed, or None if another process claims
-    it. The claim is a name in Linux' abstract namespace of sockets."""
+    """Return a socket that claims the port until the socket is closed, or None if another process
+    claims the port. The claim is a name in Linux' abstract namespace of sockets."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(f"\0pybroker-embedded-zookeeper-{port}")

@@ -91,8 +91,8 @@ def _executor(threads: int) -> ThreadPoolExecutor:
 
 
 def spare_the_collector(*, collects: bool = True) -> None:
-    """Exclude all present objects from Python's garbage collector, and let it run less often. With
-    `collects`, free unreachable objects first. Without this call, full collections delay all
+    """Exclude all present objects from Python's garbage collector, and make its collections rarer.
+    With `collects`, free unreachable objects first. Without this call, full collections delay all
     requests by 40 ms."""
     if collects:
         gc.collect()
@@ -110,8 +110,8 @@ def raise_open_files_limit() -> int:
 
 
 def send_ready() -> None:
-    """Send READY=1 to the socket in the environment variable NOTIFY_SOCKET (sd_notify), if it is
-    set."""
+    """Send READY=1 to the socket that the environment variable NOTIFY_SOCKET names (sd_notify). Do
+    nothing if the variable is not set."""
     address = os.environ.get(READY_VARIABLE)
     if not address:
         return

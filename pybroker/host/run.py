@@ -222,7 +222,7 @@ def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
     directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(
-            f"the data belongs to cluster {stored_cluster}, but its embedded ZooKeeper's directory "
-            f"{directory} is missing; restore that directory, or give the address of the cluster's"
-            " ZooKeeper with --zookeeper"
+            f"the log directories belong to cluster {stored_cluster}, but the directory of its"
+            f" embedded ZooKeeper, {directory}, is missing; restore that directory, or give the"
+            " address of the cluster's ZooKeeper with --zookeeper"
         )

@@ -118,9 +118,9 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
         own = _directory_of(directory.parent, index)
         if (own / _META).exists():
             raise StartupError(
-                f"{own} contains data of a cluster whose ZooKeeper's directory {directory} is"
-                " missing; restore it, or give the address of the cluster's ZooKeeper with"
-                " --zookeeper"
+                f"{own} contains the data of a cluster, but the directory of the cluster's"
+                f" ZooKeeper, {directory}, is missing; restore that directory, or give the"
+                " address of the cluster's ZooKeeper with --zookeeper"
             )
 
 

@@ -67,9 +67,9 @@ class _Complaints(io.FileIO):
 
 @contextmanager
 def ended_by_its_reader() -> Iterator[None]:
-    """Return a context in which a tool may write to standard output. If the reader of the output
-    ends, the context ends early, without an error. Streams that are not files are left unchanged.
-    """
+    """Return a context in which a tool may write to standard output. If the program that reads the
+    output ends, the context ends early, without an error. `sys.stdout` or `sys.stderr` is left
+    unchanged if it does not write to a file descriptor."""
     before = sys.stdout, sys.stderr
     sys.stdout = _replaced(sys.stdout, _Output)
     sys.stderr = _replaced(sys.stderr, _Complaints)

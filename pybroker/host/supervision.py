@@ -64,8 +64,8 @@ class LaunchLater:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """An effect: send SIGTERM to the broker, and call `Supervision.overdue` if it runs after
-    STOP_MAX_S."""
+    """An effect: send SIGTERM to the broker. If the broker still runs after STOP_MAX_S, call
+    `Supervision.overdue`."""
 
     broker: int
 

@@ -149,8 +149,9 @@ class RemoteBrokerChannel:
         return answers
 
     async def ask(self, key: ApiKey, request: Message, answer: type[AnswerT]) -> AnswerT:
-        """Send one request in its highest version, and return the response. Raises PybrokerError,
-        OSError or TimeoutError if it is unknown whether the request arrived."""
+        """Send one request in the highest version that this broker supports, and return the
+        response. Raises PybrokerError, OSError or TimeoutError if there is no response: the request
+        may have arrived nevertheless."""
         connection = await self._connected()
         version = APIS[key].max_version  # both brokers belong to the same cluster
         return await connection.send(

@@ -67,7 +67,7 @@ def new_fetchers(
     metrics: Metrics,
 ) -> ReplicaFetchers:
     """Return the fetchers with which this broker follows leaders on other brokers. `find` returns
-    the registered broker of an id, or None."""
+    the registered broker with an id, None if it is not registered."""
 
     def endpoint(leader: int) -> Endpoint | None:
         broker = find(leader)
@@ -85,8 +85,8 @@ def new_fetchers(
 
 
 class FollowerLeaderChannel:
-    """A follower's channel to one leader. If a call is cancelled, the connection is closed;
-    otherwise its late response would be taken for the response to the next request."""
+    """A follower's channel to one leader. If a call is cancelled, the connection is closed: a late
+    response to the cancelled request would be taken for the response to the next request."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class RemoteMarkers:
 
 
 class LocalMarkers:
-    """A `MarkerChannel` to this broker. `write` is its handler of WriteTxnMarkers."""
+    """A `MarkerChannel` to this broker. `write` is the broker's handler of WriteTxnMarkers."""
 
     def __init__(self, write: Callable[[WriteTxnMarkersRequest], Awaitable[Message]]) -> None:
         self._write = write

@@ -156,8 +156,8 @@ def _as_broker_error(error: PybrokerError | OSError, broker_id: int) -> BrokerEr
 
 
 def _portion(waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
-    """Return the questions for one request, which has each transactional id once, and those that
-    are left."""
+    """Split the waiting questions into those for the next request and the others. A request has
+    each transactional id at most once."""
     first: dict[str, _Question] = {}
     left = []
     for question in waiting:
@@ -207,8 +207,8 @@ def _answers(response: AddPartitionsToTxnResponse) -> dict[str, Errors]:
 
 
 def _not_confirmed(partitions: Iterable[TopicPartition], codes: Errors) -> Errors:
-    """Return the error code of each partition that the coordinator has not confirmed, also of one
-    without a code in `codes`."""
+    """Return the error code of each partition that the coordinator has not confirmed. A partition
+    without a code in `codes` is not confirmed either."""
     found = {}
     for key in partitions:
         code = codes.get(key, ErrorCode.INVALID_TXN_STATE)

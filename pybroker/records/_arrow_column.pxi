@@ -29,7 +29,10 @@ cdef class ArrowColumn:
         self, Py_ssize_t rows, offsets, data, validity, Py_ssize_t first, int offset_bytes
     ):
         if rows < 0 or first < 0 or offset_bytes not in (4, 8):
-            raise ValueError(f"{rows} rows from {first} with offsets of {offset_bytes} bytes")
+            raise ValueError(
+                f"the column has {rows} rows, the first row {first} and offsets of {offset_bytes}"
+                " bytes, expected no negative number, and offsets of 4 or 8 bytes"
+            )
         self._rows = rows
         self._first = first
         self._offset_bytes = offset_bytes
@@ -39,7 +42,7 @@ cdef class ArrowColumn:
         if self._offsets.len // offset_bytes - 1 - first < rows:
             raise ValueError(
                 f"the column has {self._offsets.len} bytes of offsets, too few for {rows} rows"
-                f" from {first}"
+                f" from row {first} on"
             )
         if data is not None:
             PyObject_GetBuffer(data, &self._data, PyBUF_SIMPLE)
@@ -48,7 +51,7 @@ cdef class ArrowColumn:
             if self._validity.len * 8 - first < rows:
                 raise ValueError(
                     f"the column has {self._validity.len} bytes of validity bits, too few for"
-                    f" {rows} rows from {first}"
+                    f" {rows} rows from row {first} on"
                 )
 
     def __dealloc__(self):
@@ -62,7 +65,7 @@ cdef class ArrowColumn:
     def __getitem__(self, Py_ssize_t index):
         cdef Field field
         if not 0 <= index < self._rows:
-            raise IndexError(f"row {index} of {self._rows}")
+            raise IndexError(f"there is no row {index}: the column has {self._rows} rows")
         self._row(index, &field)
         if field.length < 0:
             return None
@@ -90,7 +93,8 @@ cdef class ArrowColumn:
             start, end = wide[0], wide[1]
         if not 0 <= start <= end <= self._data.len:
             raise ValueError(
-                f"row {index} of the column has the bytes {start} to {end} of {self._data.len}"
+                f"row {index} of the column has the offsets {start} and {end}, expected"
+                f" ascending offsets from 0 to {self._data.len}"
             )
         field.at = <const uint8_t *> self._data.buf + start
         field.length = end - start

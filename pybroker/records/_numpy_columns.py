@@ -99,8 +99,8 @@ class _Fields(NamedTuple):
 
 
 class _HeaderFields(NamedTuple):
-    """The headers of a batch: the fields of their names and values. `records` has the record index
-    of each header."""
+    """The headers of all records of a batch: the positions and lengths of their names and values.
+    `records` has, for each header, the index of its record."""
 
     records: _Numbers
     names: _Fields

@@ -272,8 +272,8 @@ def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, 
 
 def read_varint(data: Buffer, position: int, bits: int) -> tuple[int, int]:
     """Decode the zig-zag varint of at most `bits` bits at `position`. Return the number, and the
-    position after the varint. Raises IndexError at the end of `data`, and CorruptionError for a
-    longer varint."""
+    position after the varint. Raises IndexError if `data` ends inside the varint, CorruptionError
+    if the varint has more bits."""
     byte = data[position]
     position += 1
     if byte < 0x80:

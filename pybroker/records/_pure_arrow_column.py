@@ -34,7 +34,10 @@ class ArrowColumn:
         offset_bytes: int,
     ) -> None:
         if rows < 0 or first < 0 or offset_bytes not in _FORMATS:
-            raise ValueError(f"{rows} rows from {first} with offsets of {offset_bytes} bytes")
+            raise ValueError(
+                f"the column has {rows} rows, the first row {first} and offsets of {offset_bytes}"
+                " bytes, expected no negative number, and offsets of 4 or 8 bytes"
+            )
         self._rows = rows
         self._first = first
         self._data = memoryview(b"" if data is None else data).cast("B")
@@ -45,14 +48,15 @@ class ArrowColumn:
         size = memoryview(offsets).nbytes
         if size // offset_bytes - 1 - first < rows:
             raise ValueError(
-                f"the column has {size} bytes of offsets, too few for {rows} rows from {first}"
+                f"the column has {size} bytes of offsets, too few for {rows} rows from row {first}"
+                " on"
             )
         used = memoryview(offsets).cast("B")[: (first + rows + 1) * offset_bytes]
         self._offsets = used.cast(_FORMATS[offset_bytes])  # type: ignore[call-overload]
         if self._validity is not None and len(self._validity) * 8 - first < rows:
             raise ValueError(
                 f"the column has {len(self._validity)} bytes of validity bits, too few for"
-                f" {rows} rows from {first}"
+                f" {rows} rows from row {first} on"
             )
 
     def __len__(self) -> int:
@@ -60,14 +64,15 @@ class ArrowColumn:
 
     def __getitem__(self, index: int) -> bytes | None:
         if not 0 <= index < self._rows:
-            raise IndexError(f"row {index} of {self._rows}")
+            raise IndexError(f"there is no row {index}: the column has {self._rows} rows")
         at = self._first + index
         if self._validity is not None and not self._validity[at >> 3] >> (at & 7) & 1:
             return None
         start, end = self._offsets[at], self._offsets[at + 1]
         if not 0 <= start <= end <= len(self._data):
             raise ValueError(
-                f"row {index} of the column has the bytes {start} to {end} of {len(self._data)}"
+                f"row {index} of the column has the offsets {start} and {end}, expected"
+                f" ascending offsets from 0 to {len(self._data)}"
             )
         return bytes(self._data[start:end])
 

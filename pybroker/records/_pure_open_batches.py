@@ -67,13 +67,14 @@ class OpenBatchAppender(Generic[PlaceT]):
     """Appends single records to open batches.
 
     `place_type` is the subclass of RecordPlace that `append` returns. `routes` has the topics whose
-    records may be appended; the caller changes it. No record is appended while more than `used_max`
-    bytes of the budget are used. `records_max` is the maximum size of a batch's records in bytes.
+    records may be appended; the caller adds and removes topics. No record is appended while more
+    than `used_max` bytes of the budget are used. `records_max` is the maximum size of a batch's
+    records in bytes.
 
-    `check_open` is called before a record is appended, and raises an exception if that is not
-    allowed. `check_time` returns a given timestamp, or raises an exception if it is invalid.
-    `wall_ns` returns the time in ns since 1970. `on_filled` is called if a record has filled its
-    batch.
+    `check_open` is called before a record is appended, and raises an exception if no record may be
+    appended. `check_time` returns a given timestamp, or raises an exception if the timestamp is
+    invalid. `wall_ns` returns the time in ns since 1970. `on_filled` is called if a record has
+    filled its batch.
     """
 
     def __init__(

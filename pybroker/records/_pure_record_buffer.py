@@ -108,9 +108,10 @@ def to_bytes(value: Buffer | None, what: str) -> bytes | None:
 def record_bytes(
     values: list[Buffer | None] | ArrowColumn, keys: list[Buffer | None] | ArrowColumn | None
 ) -> tuple[int, int]:
-    """Replace all values and keys in lists with bytes. Return the total size of values and keys,
-    and the largest size of a value with its key, in bytes. Raises TypeError for another type,
-    ValueError if the numbers of keys and values differ or if an ArrowColumn is damaged."""
+    """Convert the values and keys to bytes, in place if they are lists. Return the total size of
+    all values and keys, and the largest size of a value with its key, in bytes. Raises TypeError
+    for a value or key of another type, ValueError if the numbers of keys and values differ or if an
+    ArrowColumn is damaged."""
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
     sizes = [0] * len(values)
@@ -135,13 +136,16 @@ def append_records(
     places: list[int],
 ) -> tuple[int, int, int]:
     """Append the records from the index `start` on, each to the buffer of its partition, until a
-    record does not fit. Add the partition of each appended record to `places`. The partition is
-    that in `chosen`, if not None, else by the key as in Kafka's Java client, else `without_key`.
+    record does not fit. Add the partition of each appended record to `places`.
 
-    A record does not fit if its buffer is None or would exceed `limit` bytes, or if the records
-    appended by this call may exceed `room` bytes. Return the index of the first record that does
-    not fit (the number of values if all fit), its partition, and the size of the appended records
-    in bytes."""
+    The partition of a record is its number in `chosen`. If there is none, the key determines the
+    partition as in Kafka's Java client, or, for a record without a key, it is `without_key`.
+
+    A record does not fit if its partition has no buffer (None), if the buffer would exceed `limit`
+    bytes, or if all records appended by this call might exceed `room` bytes. Return the index of
+    the first record that does not fit (the number of values if all fit), the partition of that
+    record, and the size of the appended records in bytes.
+    """
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
     used = 0
@@ -153,7 +157,7 @@ def append_records(
         if number is not None:
             at = number
             if not 0 <= at < len(buffers):
-                raise IndexError(f"partition {at} has no place among {len(buffers)} buffers")
+                raise IndexError(f"partition {at} was chosen, expected 0 to {len(buffers) - 1}")
         elif key is None:
             at = without_key
         else:

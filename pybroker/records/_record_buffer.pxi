@@ -225,7 +225,7 @@ def append_records(
         if chosen is not None and chosen[index] is not None:
             at = chosen[index]
             if not 0 <= at < len(buffers):
-                raise IndexError(f"partition {at} has no place among {len(buffers)} buffers")
+                raise IndexError(f"partition {at} was chosen, expected 0 to {len(buffers) - 1}")
         elif key.length < 0:
             at = without_key
         else:

@@ -90,8 +90,8 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The number of bytes and entries in all columns: an upper bound of each offset in an Arrow
-        array."""
+        """The number of bytes and entries in all columns. No offset in an Arrow array of these
+        columns is larger."""
 
     def add(
         self,

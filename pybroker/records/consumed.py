@@ -1,10 +1,13 @@
-"""The records that a consumer returns, and the reader that decodes them from a batch.
+"""The records that a consumer returns, and the reader that decodes them from a batch. The compiled
+implementation (`_consumed.pxi`) decodes key, value and headers at first access, `_pure_consumed.py`
+at once.
 
-`outline_batches` reads the headers of the whole batches in `data` that end above an offset. It
-returns the offset after the last of them (-1 if there is none), and one (leader epoch, base offset)
-pair for each leader epoch. `record_slice` returns the position after a slice of encoded records,
-which were checked before, and their number. The compiled implementation (`_consumed.pxi`) decodes
-key, value and headers at first access, `_pure_consumed.py` at once.
+`outline_batches` reads the batch headers in `data`, without batches that end below an offset and
+without an incomplete last batch. It returns the offset after the last batch (-1 if there is none),
+and for each leader epoch the pair (leader epoch, base offset of its first batch).
+
+`record_slice` returns the position after the next slice of encoded records, and the number of
+records in the slice. The records must have been checked before.
 """
 
 from __future__ import annotations

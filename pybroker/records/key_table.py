@@ -1,6 +1,9 @@
-"""The last offset of each key in the part of a log that the log cleaner compacts next, and the
-choice of its implementation: `_key_table.pxi` if a C compiler was found at installation, otherwise
-`_pure_key_table.py`. A payload is the decompressed records of a batch, and may be damaged."""
+"""The table with the last offset of each key, for the part of a log that the log cleaner compacts
+next. A payload is the decompressed records of a batch, and may be damaged.
+
+This module chooses the implementation: `_key_table.pxi` if a C compiler was found at installation,
+otherwise `_pure_key_table.py`.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ class Table(Protocol):
     """The maximum number of keys."""
 
     def __init__(self, memory_bytes: int, load_factor: float, secret: bytes) -> None:
-        """Keys may use the share `load_factor` (0 to 1) of the slots of a table of at most
-        `memory_bytes`. `secret` is 16 random bytes. This method and later calls may raise
+        """The table has at most `memory_bytes` bytes. Keys may take the share `load_factor` (0 to
+        1) of its slots. `secret` is 16 random bytes. This method and later calls may raise
         MemoryError."""
 
     def __len__(self) -> int:
@@ -79,13 +82,18 @@ class PutBatches(Protocol):
         self, table: Any, data: Buffer, position: int, first_offset: int
     ) -> tuple[int, int]:
         """Put the records of consecutive batches, from `position` in `data` on, into the table.
-        Batches that end below `first_offset` are skipped. Return the position where the function
+        Skip the batches that end below `first_offset`. Return the position where the function
         stopped, and the offset after the last batch that was stored or skipped (0 if there is
         none).
 
-        The function stops at the end of the whole batches, or before a batch that is compressed,
-        transactional, damaged or empty, a control batch, or one for which the table has no room:
-        the table may then have some of its keys. The pure Python implementation stops at once."""
+        The function stops at the first incomplete batch, or before one of these:
+
+        - a batch that is compressed, transactional, damaged or empty;
+        - a control batch;
+        - a batch for whose keys the table has no room. Some of its keys may be stored.
+
+        The pure Python implementation stops before the first batch.
+        """
 
 
 class SelectBatches(Protocol):
@@ -106,9 +114,15 @@ class SelectBatches(Protocol):
         position where the function stopped, the new length of the content of `output`, and for each
         copied batch: its position in `output`, its size, its last offset and its largest timestamp.
 
-        The function stops at the end of the whole batches, or before a batch at which `put_batches`
-        stops, that does not fit into `output`, that gets a delete horizon, or of an idempotent
-        producer without a retained record. The pure Python implementation stops at once."""
+        The function stops at the first incomplete batch, or before one of these:
+
+        - a batch at which `put_batches` stops;
+        - a batch that does not fit into `output`;
+        - a batch that has to get a delete horizon;
+        - a batch of an idempotent producer of which no record is retained.
+
+        The pure Python implementation stops before the first batch.
+        """
 
 
 def _chosen() -> ModuleType:

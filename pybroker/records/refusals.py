@@ -29,8 +29,8 @@ class RecordError(NamedTuple):
 
 
 class RecordsRefused(BrokerError):
-    """Some records of a batch are invalid. `records` lists them in the exception that
-    `name_records` returns; otherwise it is empty."""
+    """Some records of a batch are invalid. `records` is empty until `name_records` has found the
+    invalid records."""
 
     def __init__(self, code: ErrorCode, detail: str, records: Sequence[RecordError] = ()) -> None:
         super().__init__(code, detail)
@@ -58,9 +58,9 @@ class Times(NamedTuple):
 def name_records(
     refused: RecordsRefused, payload: bytes, record_count: int, times: Times, expected: Expected
 ) -> RecordsRefused:
-    """Return an exception that lists the invalid records of a batch, or `refused` if all checked
-    records are valid. `payload` has the encoded records. Raises CorruptionError for damaged
-    records."""
+    """Return an exception that lists the invalid records of a batch. If it finds none among the
+    records that it checks, return `refused`. `payload` has the encoded records. Raises
+    CorruptionError for damaged records."""
     errors: list[RecordError] = []
     has_wrong_time = False
     count = min(record_count, WALKED_MAX)

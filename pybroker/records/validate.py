@@ -160,9 +160,9 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 
 
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
-    """Check the batch in `data`, and return it as the leader stores it, with its header. The result
-    is `data`, or a new batch if the topic has another codec. Raises the errors of
-    `validate_produced`. If records are invalid, RecordsRefused lists them."""
+    """Check the batch in `data`. Return the batch as the leader stores it, and its header. The
+    stored batch is `data`, or a new batch if the topic requires another compression codec. Raises
+    the errors of `validate_produced`. If records are invalid, RecordsRefused lists them."""
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused as refused:

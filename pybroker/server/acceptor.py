@@ -1,7 +1,7 @@
 """The acceptor of a listener: accepts its connections, and pauses while a limit is reached.
 
-As in Kafka, a connection above a limit is not refused, but waits in the system's queue. Connections
-leave some file descriptors to the logs, since a log whose file cannot be opened counts as failed.
+As in Kafka, a connection above a limit is not refused, but waits in the system's queue. Some file
+descriptors are reserved for the logs, since a log whose file cannot be opened counts as failed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _RATE_UNLIMITED: Final = 2_147_483_647
 
 class CreationRate:
     """The limit of connections accepted per second (max.connection.creation.rate), as a token
-    bucket with the tokens of one second. With the limit 0 no connection is accepted."""
+    bucket. The bucket has room for the tokens of one second. With the limit 0 no connection is
+    accepted."""
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._clock = clock
@@ -64,8 +65,8 @@ class CreationRate:
 
 class Acceptor:
     """Accepts connections on one listening socket, which it owns, and passes each accepted socket
-    to `adopt`. `delay_s` returns how long (s) to wait before the next one; None means until
-    `place_free`."""
+    to `adopt`. `delay_s` returns how long (s) the next connection has to wait. None means that it
+    waits until `place_free` is called."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class Acceptor:
         adopt: Callable[[socket.socket], None],
         descriptors_max: Callable[[], int] = lambda: ANY_DESCRIPTOR,
     ) -> None:
-        """`descriptors_max` returns the lowest file descriptor number that connections must not
-        use."""
+        """`descriptors_max` returns the number that every file descriptor of a connection must be
+        below."""
         self._name = name
         self._listening = listening
         self._delay_s = delay_s

@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         on_wake: Callable[[Connection], None],
     ) -> None:
         """`on_unsent` receives each change of the number of bytes that wait for a slow peer.
-        `on_wake` is called when bytes arrive while the connection `rests`."""
+        `on_wake` is called when bytes arrive while `rests` is True."""
         self._listener = listener
         self._handle = handle
         self._read_ms_max = config.pybroker_request_read_timeout_ms
@@ -244,8 +244,8 @@ class Connection(asyncio.BufferedProtocol):
             self._buffer.shrink()
 
     def rest(self) -> bool:
-        """Set `rests` and return it: True if no request is handled, no response is unsent, and no
-        byte of a further request has arrived."""
+        """Set the attribute `rests` and return it. It becomes True if all hold: no request is being
+        handled, no response is unsent, and no byte of a further request has arrived."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         is_quiet = self._may_serve() and not self._waits_for_memory and not self._ended
         self.rests = is_quiet and not unsent_bytes and not self._buffer.unread_bytes
@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_frames(self) -> None:
         """Handle frames until a handler returns an awaitable, no whole frame is left, or other
-        connections should have their turn."""
+        connections have to be served."""
         served = 0
         while self._transport is not None and self._writable and not self._draining:
             try:
@@ -373,8 +373,8 @@ class Connection(asyncio.BufferedProtocol):
     # memory for large requests
 
     def _take_memory(self) -> None:
-        """Take memory for the next request if it is large. If there is not enough, receive nothing
-        until there is."""
+        """If the next request is large, take memory for it. If the memory limit is reached, receive
+        no bytes until there is memory again."""
         needed = self._buffer.frame_bytes
         if needed <= SMALL_REQUEST_BYTES or self._taken_bytes or self._waits_for_memory:
             return

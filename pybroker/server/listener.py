@@ -79,7 +79,7 @@ def bind(listener: Bind) -> socket.socket:
 
 
 def _descriptors_for_connections() -> int:
-    """Return the lowest file descriptor number that connections must not use."""
+    """Return the number that every file descriptor of a connection must be below."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return ANY_DESCRIPTOR
@@ -296,8 +296,8 @@ class Server:
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _due(self, idle_since: float) -> Iterator[Connection]:
-        """Yield the resting connections that may have been idle since `idle_since` (monotonic
-        s)."""
+        """Yield the connections whose `rests` is True and that may have been idle since
+        `idle_since` (monotonic s)."""
         for connection, began in self._resting.items():
             if began - _REST_S_MAX > idle_since:
                 break  # the others began later

@@ -19,9 +19,9 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class ReceiveBuffer:
-    """The received bytes that are not released yet: those between `_start` and `_end`. Above
-    `small_bytes` the buffer grows only to the size of its next frame; with None it also grows for
-    several frames.
+    """The received bytes that are not released yet: those between `_start` and `_end`. If
+    `small_bytes` is set, the buffer grows beyond this size only for a larger frame, and only to the
+    size of the frame. If it is None, the buffer also grows to hold several frames.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """
@@ -61,7 +61,7 @@ class ReceiveBuffer:
 
     def writable(self) -> memoryview:
         """Return the memory for the transport's next bytes. It is empty only if the buffer is full
-        and its frame is not released yet."""
+        and the frame that `next_frame` returned is not released yet."""
         if self._end == len(self._buffer) and not self._held:
             self._make_room()
         return self._view[self._end :]

@@ -1,8 +1,9 @@
 """The limit of memory for large requests that are received or handled (`queued.max.request.bytes`).
 
 A large request takes memory for all its bytes before it is received, and keeps it until it is
-answered. While the limit is reached, further large requests wait. Below the limit, a request takes
-all that it needs, even if that exceeds the limit, so that no request waits forever.
+answered. While the limit is reached, further large requests wait. While it is not reached, the next
+request gets all its memory, even if the sum then exceeds the limit. So no request is too large to
+be received.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class RequestMemory:
         return True
 
     def forget(self, later: Callable[[], None]) -> None:
-        """Remove the request with this `later` from the waiting ones, if it waits."""
+        """Remove a waiting request, which is identified by the `later` of its `take`. Do nothing if
+        it does not wait."""
         if later in self._waiting:
             self._waiting.remove(later)
 

@@ -162,7 +162,7 @@ def test_a_topic_named_broker_is_not_the_data_of_several_brokers(tmp_path: Path)
 def test_data_without_its_zookeeper_directory_fails_the_start(tmp_path: Path) -> None:
     check_zookeeper(configured(tmp_path), 2)
     used(tmp_path / "broker-1")
-    with pytest.raises(StartupError, match=f"whose ZooKeeper's directory {tmp_path}/zookeeper is"):
+    with pytest.raises(StartupError, match=f"ZooKeeper, {tmp_path}/zookeeper, is missing"):
         check_zookeeper(configured(tmp_path), 2)
     check_zookeeper(configured(tmp_path, zookeeper_connect="zk:2181"), 2)
     (tmp_path / "zookeeper").mkdir()
