@@ -64,9 +64,9 @@ _GRACE_S: Final = 0.01
 """How long a fetch that waits at the leader goes on after partitions were added to the fetcher. The
 controller may add more partitions in this time; then one new fetch includes all of them."""
 _QUIET_FAILURES: Final = 4
-"""The number of failures in a row of one partition that the log shows only as a warning, or not at
-all, if their error usually passes: errors of a change of leaders, and a corrupt batch, which
-another fetch may return intact."""
+"""The first failures in a row of one partition, up to this number, are logged less severely: a
+corrupt batch as a warning, because another fetch may return the batch intact; the errors of a
+leader change not at all."""
 _QUIET_FETCHES: Final = 4
 """After this many fetches in a row without a change, the next ones wait longer at the leader."""
 _IDLE_SHARE: Final = 1 / 5
@@ -112,8 +112,8 @@ class Fetcher:
         self._positions: dict[TopicPartition, FetchPosition] = {}
         """The positions in the last fetch. A partition that pauses is not in it."""
         self._changed: dict[TopicPartition, FollowedPartition] = {}
-        """The partitions whose position the fetcher determines before the next fetch. Each other
-        partition is watched: its next change adds it here."""
+        """The partitions whose position the fetcher determines before the next fetch. All other
+        partitions are watched: a change of a partition adds it here."""
         self._removed: list[TopicPartition] = []
         """The partitions that were removed from the fetcher since the last fetch."""
         self._channel = channel

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
 _LOOK_AGAIN_S: Final = 60.0
-"""The interval at which `committed` checks the high watermark although the purgatory has not woken
-it."""
+"""The interval at which `committed` checks the high watermark even if the purgatory reports no
+change."""
 _LOOK_FOR_FOLLOWERS_S: Final = 0.05
 
 Verify = Callable[[Partition, str, Producer], Awaitable[object]]

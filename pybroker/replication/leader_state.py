@@ -68,8 +68,8 @@ class Follower:
     leader_end_then: int = NO_OFFSET
     """The leader's log end offset at the follower's last fetch."""
     is_stuck: bool = False
-    """Whether the follower's last fetch repeated the offset of the one before, although the leader
-    had records from this offset on."""
+    """Whether the follower's last two fetches had the same offset, although the leader had records
+    from this offset on."""
     session: SessionRequests | None = None
     """The fetch session whose requests count as fetches of this partition; None if there is
     none."""

@@ -92,7 +92,7 @@ class ReplicaManager:
         """DeleteRecords requests that wait until followers have raised their log start."""
         self.lag_max_s = 30.0  # replica.lag.time.max.ms
         self.isr_changes: dict[TopicPartition, IsrChange] = {}
-        """Proposed ISR changes that `IsrChanges` must write; one sets `isr_change_wanted`."""
+        """Proposed ISR changes that `IsrChanges` must write. Each sets `isr_change_wanted`."""
         self.isr_change_wanted = asyncio.Event()
         self.leadership_yield = LeadershipYield(broker_id, clock)
         self._exists = exists
@@ -199,7 +199,8 @@ class ReplicaManager:
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
     def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake waiting requests if `readable_bytes` > 0. `before` is the earlier high watermark."""
+        """Wake waiting requests if `readable_bytes` more bytes have become readable, and this
+        number is above 0. `before` is the high watermark before the move."""
         if readable_bytes:
             offsets = partition.high_watermark - before
             self.became_readable(partition.topic_partition, readable_bytes, offsets)

@@ -26,8 +26,8 @@ from pybroker.replication.partition import Partition
 log = logging.getLogger(__name__)
 
 _RECEIPT_WAIT_S: Final = 5.0
-"""The time limit for reading and writing a loss receipt. When the time is over, the partition
-pauses without a truncation, because the controller's commands wait for the truncation to end."""
+"""The time limit for reading and writing a loss receipt. After this time the truncation is given
+up, and the partition pauses: the controller's commands wait until no truncation runs."""
 
 
 class Losses(Protocol):

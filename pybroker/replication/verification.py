@@ -26,7 +26,7 @@ RETRIABLE: Final = frozenset(
     }
 )
 """The codes that leave open whether a partition is in a transaction. With OPERATION_NOT_ATTEMPTED
-the coordinator has refused the request because of another partition in it."""
+the coordinator has refused the request because of another partition in the request."""
 
 
 class TransactionVerifier(Protocol):

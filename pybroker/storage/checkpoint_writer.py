@@ -90,8 +90,8 @@ class CheckpointWriter:
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
         """Call `write`, which writes checkpoints of this directory. Return False if the write
-        failed. The callback `refused` then gets a full disk, the callback `failed` any other
-        error."""
+        failed. A full disk is then reported to the callback `refused`, any other error to the
+        callback `failed`."""
         try:
             write()
         except DiskFull as error:

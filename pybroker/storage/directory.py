@@ -142,8 +142,8 @@ class LogDirectory:
         self.was_clean = False
         """Whether the last broker that used this directory wrote the clean mark at its stop."""
         self.same_boot = False
-        """Whether the last broker used this directory since the machine was booted, and its disk
-        did not fail. Then all written bytes are in the files, synced or not."""
+        """Whether the machine was not booted again since a broker last used this directory, and
+        the disk did not fail. Then all written bytes are in the files, synced or not."""
         self.lost_power = False
         """Whether the machine was shut down or lost power since a broker last used this
         directory."""
@@ -168,7 +168,8 @@ class LogDirectory:
 
     def meta(self) -> meta.Meta | None:
         """Return the content of `meta.properties`; None if the file does not exist. Raises
-        UnusableDirectory if the file is unreadable, StartupError if it has another version."""
+        UnusableDirectory if the file is unreadable. Raises StartupError if its version is not
+        META_VERSION, as in a log directory of KRaft."""
         self._require_directory()
         path = self._path(META_PROPERTIES)
         try:

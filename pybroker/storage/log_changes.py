@@ -89,7 +89,7 @@ class ChangeReader:
     def __init__(self, changes: LogChanges, partitions: Iterable[TopicPartition]) -> None:
         self._changes = changes
         self.noted: dict[TopicPartition, None] = dict.fromkeys(partitions)
-        """The partitions that the duty has to look at, without the newest notes."""
+        """The partitions whose notes this reader has got, but not returned yet."""
 
     def take(self) -> list[TopicPartition]:
         """Remove and return all notes, oldest first. Read the logs only after this call."""

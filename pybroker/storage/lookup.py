@@ -45,7 +45,7 @@ def reported() -> Iterator[None]:
 
 
 def unreadable(error: StorageError | CorruptionError) -> BrokerError:
-    """Return the error for a reader instead of `error`: CORRUPT_MESSAGE for damaged bytes,
+    """Convert the failure of a read to the error for the reader: CORRUPT_MESSAGE for damaged bytes,
     KAFKA_STORAGE_ERROR for a failed disk."""
     is_corrupt = isinstance(error, CorruptionError)
     code = ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR

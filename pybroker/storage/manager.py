@@ -108,8 +108,8 @@ class LogManager:
         self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False
         self.sync_due: Callable[[Flushable], bool] = _nobody
-        """Called for a log that needs a flush by flush.messages. Returns whether it will flush the
-        log."""
+        """Called for a log that needs a flush by flush.messages. Returns True if the log will be
+        flushed."""
 
     # -- start and stop
 

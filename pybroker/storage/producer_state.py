@@ -72,8 +72,8 @@ class ProducerEntry:
 @dataclass(slots=True, eq=False)
 class Verification:
     """The guard of a transaction's first append to a partition (KIP-890). The leader appends only
-    if the transaction coordinator confirms the transaction, and no marker has removed the guard
-    meanwhile."""
+    if the transaction coordinator confirms the transaction and the guard still exists. A marker of
+    the producer removes the guard."""
 
     started_ms: int
     epoch: int
@@ -112,10 +112,9 @@ class ProducerState:
     of `decide`, in the order of the markers."""
     first_unstable: int | None = None
     unstable_since_ms: int = 0
-    """The wall-clock time in ms from which `stood_still_ms` counts, which is about when
-    `first_unstable` got its value. It is the append time of the transaction's first batch. If an
-    earlier transaction was the first unstable one until then, it is the append time of the last
-    marker."""
+    """The wall-clock time in ms from which `stood_still_ms` counts: about when `first_unstable` got
+    its value. If `first_unstable` was None before, this is the append time of the transaction's
+    first batch; otherwise it is the append time of the last marker."""
     verifications: dict[int, Verification] = field(default_factory=dict)
     """Producer id -> the guard of the producer's first append to a transaction."""
     marker_ms: int = 0
@@ -275,8 +274,8 @@ class ProducerState:
         marker: EndTransaction | None = None,
     ) -> CompletedTransaction | None:
         """Update the state for a batch that was written at `first_offset`. Return the transaction
-        that the batch completed, or None. `marker` is the batch's transaction marker, if any.
-        `seen_ms` is the wall-clock time of the append."""
+        that the batch completed; None if it completed none. `marker` is the batch's transaction
+        marker, if any. `seen_ms` is the wall-clock time of the append."""
         last_offset = first_offset + header.last_offset_delta
         entry = self.entries.get(header.producer_id)
         if entry is None:

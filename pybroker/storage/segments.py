@@ -106,7 +106,8 @@ class Segments:
         return self.parent_changed or self._changes != self._durable_changes
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """Return the segments from the last one whose base offset is at most `offset` on."""
+        """Return the segment with the largest base offset that is at most `offset`, and all later
+        segments. Return all segments if `offset` is below the first one."""
         segments = self._state
         if segments and segments[-1].base_offset <= offset:
             return segments[-1:]
