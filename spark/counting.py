@@ -1,7 +1,8 @@
 """Counts the records of a snapshot, so that a later reader detects records removed by compaction.
 
-A range is divided into at most 64 stretches, each ending at a batch boundary, with its own number
-of records. A batch is decoded only if it has fewer records than offsets."""
+A range is divided into at most 64 parts, each with its own number of records. Each part ends at a
+batch boundary. A batch is decoded only if it has fewer records than offsets.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +42,13 @@ COUNTS: Final[tuple[Count, ...]] = ("compacted", "always", "never")
 Progress = Callable[[int, int], None]
 """A callback that receives the number of counted offsets and the total number of offsets."""
 
-STRETCHES_MAX: Final = 64
-"""The largest number of stretches of a range. Above it, neighboring stretches are joined in
+PARTS_MAX: Final = 64
+"""The largest number of parts of a range. Above it, neighboring parts are joined in
 pairs."""
-STRETCH_BYTES: Final = 2**20
-STRETCH_RECORDS: Final = 16_384
-"""The limits of a stretch in bytes and records: the batch that reaches a limit ends the stretch.
-The limits double each time that stretches are joined."""
+PART_BYTES: Final = 2**20
+PART_RECORDS: Final = 16_384
+"""The limits of a part in bytes and records: the batch that reaches a limit ends the part.
+The limits double each time that parts are joined."""
 
 
 def counted(
@@ -91,13 +92,13 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 def count_range(
     reader: RangeReader, item: PartitionRange, passed: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """Return the stretches of a range that is not empty: consecutive parts, each with its number of
-    records. `passed` is called after each batch with the next offset to count. Raises the errors of
+    """Return the counted parts of a range that is not empty. They are consecutive and cover the
+    range. `passed` is called after each batch with the next offset to count. Raises the errors of
     `RangeReader.batches`."""
-    stretches = Stretches(item.start, item.end)
+    parts = CountedParts(item.start, item.end)
     for header, batch in reader.batches(item):
         try:
-            stretches.add(header, batch, reader.first_offset)
+            parts.add(header, batch, reader.first_offset)
         except (CorruptionError, BrokerError) as error:
             text = (
                 f"the batch cannot be decoded: {error}; take a snapshot that ends before the batch"
@@ -106,10 +107,10 @@ def count_range(
                 item.topic_partition, header.base_offset, RangeFault.CORRUPT, text
             ) from None
         passed(min(header.next_offset, item.end))
-    return stretches.finish()
+    return parts.finish()
 
 
-class Stretches:
+class CountedParts:
     """The consecutive parts of a range, each with its number of records. Batches must be added in
     offset order."""
 
@@ -118,19 +119,19 @@ class Stretches:
         start: int,
         end: int,
         *,
-        stretch_bytes: int = STRETCH_BYTES,
-        stretch_records: int = STRETCH_RECORDS,
-        stretches_max: int = STRETCHES_MAX,
+        part_bytes: int = PART_BYTES,
+        part_records: int = PART_RECORDS,
+        parts_max: int = PARTS_MAX,
     ) -> None:
         self._start = start
         self._end = end
-        self._bytes_max = stretch_bytes
-        self._records_max = stretch_records
-        self._stretches_max = stretches_max
+        self._bytes_max = part_bytes
+        self._records_max = part_records
+        self._parts_max = parts_max
         self._found: list[Counted] = []
         self._bytes = 0
         self._tally = Tally()
-        """`_bytes` and `_tally` count the batches since the end of the last complete stretch."""
+        """`_bytes` and `_tally` count the batches since the end of the last complete part."""
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
         """Count the records of a batch from the offset `first_offset` on. Raises the errors of
@@ -141,7 +142,7 @@ class Stretches:
             self._close(min(header.next_offset, self._end))
 
     def finish(self) -> tuple[Counted, ...]:
-        """Return the stretches, which together cover the whole range."""
+        """Return the parts, which together cover the whole range."""
         if self._place < self._end:
             self._close(self._end)
         return tuple(self._found)
@@ -154,21 +155,21 @@ class Stretches:
         records, digest = self._tally.take()
         self._found.append(Counted(self._place, beyond, records, digest))
         self._bytes = 0
-        if len(self._found) > self._stretches_max:
+        if len(self._found) > self._parts_max:
             self._found = thinned(self._found)
             self._bytes_max *= 2
             self._records_max *= 2
 
 
-def thinned(stretches: list[Counted]) -> list[Counted]:
-    """Return half as many stretches: each two neighbors become one. The last one of an odd number
-    stays."""
+def thinned(parts: list[Counted]) -> list[Counted]:
+    """Return half as many parts: each pair of neighbors becomes one part. If the number of parts is
+    odd, the last one stays."""
     found = []
-    for first, second in zip(stretches[::2], stretches[1::2], strict=False):
+    for first, second in zip(parts[::2], parts[1::2], strict=False):
         digest = (first.digest + second.digest) % DIGEST_END
         records = first.records + second.records
         found.append(Counted(first.first, second.beyond, records, digest))
-    return found + stretches[len(found) * 2 :]
+    return found + parts[len(found) * 2 :]
 
 
 async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[str]:

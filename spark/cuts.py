@@ -60,9 +60,9 @@ class Change(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """The change of one partition between two snapshots. `offsets` is the difference of the end
-    offsets, negative if records were lost; for a new or recreated partition, the size of the later
-    range."""
+    """The change of one partition between two snapshots. `offsets` is the later end offset minus
+    the earlier one, negative if records were lost. For a new or recreated partition it is the size
+    of the later range, for a removed one minus the size of the earlier range."""
 
     topic_partition: TopicPartition
     change: Change

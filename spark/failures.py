@@ -53,14 +53,14 @@ def in_one_line() -> Iterator[None]:
 
 
 def without_stack(error: PybrokerError) -> PybrokerError:
-    """Return `error`, which ends this worker, without its stack trace."""
+    """Return `error` unchanged, and let this worker end without printing the stack trace."""
     os.environ[_HIDE] = "1"
     return error
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of an error in one line: the message of the PybrokerError behind it, or the
-    most specific line of its own text."""
+    """Return the reason of an error in one line. If Spark's error contains a PybrokerError, this is
+    its message; otherwise the most specific line of Spark's error."""
     if isinstance(error, PybrokerError):
         return str(error)
     text = str(error)

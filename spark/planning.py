@@ -69,8 +69,9 @@ class SnapshotSpec:
     (names), `pattern` (a regular expression for a part of a topic's name) or `partitions` (by
     topic).
 
-    With `since`, each partition starts where that snapshot ends, a partition outside of it at its
-    log start offset, and `starts` is ignored."""
+    With `since`, `starts` is ignored: a partition of that snapshot starts where that snapshot ends,
+    and any other partition starts at its log start offset.
+    """
 
     topics: Sequence[str] = ()
     pattern: str | None = None
@@ -251,8 +252,8 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
         return [TopicPartition(name, n) for name in topics for n in sorted(topics[name].partitions)]
     keys = [TopicPartition(name, n) for name in topics for n in sorted({*spec.partitions[name]})]
     _fail(
-        f"topic {key.topic} has no partition {key.partition}, it has"
-        f" {len(topics[key.topic].partitions)} of them: name others"
+        f"topic {key.topic} has no partition {key.partition}: choose partitions below"
+        f" {len(topics[key.topic].partitions)}"
         for key in keys
         if key.partition not in topics[key.topic].partitions
     )
@@ -265,8 +266,8 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 @dataclass(frozen=True, slots=True)
 class _Responses:
     """The brokers' responses for each partition: log start offset (`first`), log end offset
-    (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). `epoch_ends` is the present end
-    offset of the leader epoch in the earlier snapshot."""
+    (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). `epoch_ends` has the present end
+    offset of the leader epoch that the earlier snapshot names."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]
@@ -314,8 +315,9 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotS
 def _timestamps(
     keys: Sequence[TopicPartition], bounds: Bounds, side: str
 ) -> dict[TopicPartition, int]:
-    """Return the timestamps to look up for the start or the end (`side`) of each range. Raises
-    SnapshotError if the partitions in `bounds` are not the chosen ones."""
+    """Return partition -> timestamp to look up for the start or the end (`side`) of each range.
+    Raises SnapshotError if `bounds` names other partitions than the chosen ones, or not all of
+    them."""
     found = {key: _bound(bounds, key) for key in keys}
     faults = [
         f"{key} is missing from the {side} offsets: give an offset for every partition (-2"
@@ -398,8 +400,8 @@ def _offset_of(
         if offset < 0 and not bound.or_latest:
             faults.append(
                 f"{key} has no record with the timestamp {bound.timestamp_ms} or later "
-                f"for its {side}: give an earlier time, or allow the end of the partition "
-                "in place of the missing offset"
+                f"for its {side}: give an earlier time, or allow the log end offset "
+                "in place of the missing record"
             )
         return last if offset < 0 else min(offset, last)
     if bound == EARLIEST:

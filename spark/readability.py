@@ -1,8 +1,9 @@
 """Checks whether the ranges of a snapshot can still be read with the same records.
 
 The brokers' responses show deleted records, recreated topics, missing partitions and truncated
-logs. Whether compaction has removed records shows only in a new count of records that the snapshot
-has counted."""
+logs. They do not show whether compaction has removed records. If the snapshot has record counts, a
+new count shows this.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ COMPACTION_LAG: Final = "min.compaction.lag.ms"
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The result of a check, true (as a condition) if `problems` is empty. `problems` are the
-    errors that a read would raise, and the partitions that could not be checked. `warnings` name
-    topics from which compaction may have removed records. Each entry is one line."""
+    """The result of a check. `bool()` of it is True if `problems` is empty. Each entry is one line.
+
+    `problems` are the errors that a read would raise, and the partitions that could not be checked.
+    `warnings` name topics from which compaction may have removed records.
+    """
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -49,8 +52,8 @@ async def readability(
     clock: Clock | None = None,
     rng: Rng | None = None,
 ) -> Readability:
-    """Return whether the ranges can be read, by the responses of all leaders. `cluster_id` and
-    `created_at_ms` are those of the snapshot. With `will_recount`, counted topics give no warning.
+    """Ask all leaders whether the ranges can still be read. `cluster_id` and `created_at_ms` are
+    those of the snapshot. With `will_recount`, there are no warnings of topics with record counts.
     Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
@@ -88,9 +91,9 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """Count the records of counted ranges again, and yield the error of each range that fails.
-    `options` are client options with Kafka's names. Raises ConfigError, and ClientErrors other than
-    RangeFailed."""
+    """Count the records again in all ranges with record counts. Yield one error message for each
+    range that does not have the counted records any more. `options` are client options with Kafka's
+    names. Raises ConfigError, and ClientErrors other than RangeFailed."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:

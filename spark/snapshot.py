@@ -53,9 +53,9 @@ def take(
 ) -> Snapshot:
     """Return a new snapshot of topics.
 
-    Each partition starts at its log start offset. With `since` (a snapshot, or the path of one),
-    each of its partitions starts where that snapshot ends, and `topics` may be empty for the same
-    topics.
+    Each partition starts at its log start offset. `since` is an earlier snapshot or the path of
+    one: partitions of that snapshot start where it ends. With `since`, `topics` may be empty; the
+    topics are then the same.
 
     `until` is the end of each partition: "latest" (the last stable offset with read_committed, the
     high watermark with read_uncommitted), a time in ms since 1970 (the first record with this
@@ -69,7 +69,8 @@ def take(
     offsets.
 
     Raises SnapshotError, ConfigError, NoBrokers if no broker answers, and RangeFailed for a range
-    that cannot be counted."""
+    that cannot be counted.
+    """
     if count not in COUNTS:
         raise SnapshotError(f"count is {count!r}: give one of {', '.join(COUNTS)}")
     before = since if isinstance(since, Snapshot) or since is None else load(since)

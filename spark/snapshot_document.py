@@ -120,9 +120,9 @@ class DocumentReader:
             counted = _counted(each, place, end)
             if counted is None:
                 self.faults.append(
-                    f"{_COUNTS} of {where} has {_shown(each)}, expected an offset above {place} and"
-                    f" up to {end}, a number of records that is at most the number of offsets, and"
-                    f" a digest below {DIGEST_END}"
+                    f"{_COUNTS} of {where} has {_shown(each)}, expected [offset, records, digest]:"
+                    f" an offset above {place} and up to {end}, at most as many records as"
+                    f" offsets, and a digest below {DIGEST_END}"
                 )
                 return
             place = counted.beyond
@@ -132,8 +132,8 @@ class DocumentReader:
 
 
 def _counted(row: object, first: int, end: int) -> Counted | None:
-    """Return the record count of the part of a range that begins at offset `first`, from a row of
-    the document; None for a malformed row."""
+    """Return a counted part of a range from a row of the document; None if the row is malformed.
+    The part begins at offset `first`, and must end at or before `end`."""
     if not isinstance(row, list) or len(row) != 3 or any(type(each) is not int for each in row):
         return None
     beyond, records, digest = row

@@ -132,13 +132,13 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Ask the brokers whether the whole snapshot can still be read. The result is true (as a
-        condition) if its list `problems` is empty; its `warnings` name topics from which compaction
-        may have removed records.
+        """Ask the brokers whether the whole snapshot can still be read. `bool()` of the result is
+        True if its list `problems` is empty. Its `warnings` name topics from which compaction may
+        have removed records.
 
         With `recount`, counted records are counted again if there are no other problems. `conf` are
-        client options with Kafka's names. Raises ConfigError, and NoBrokers if no broker
-        answers."""
+        client options with Kafka's names. Raises ConfigError, and NoBrokers if no broker answers.
+        """
         given = {**(conf or {}), "bootstrap.servers": self._servers(bootstrap)}
         options, _ = parse_range_options(given)
         found = run_blocking(

@@ -59,8 +59,8 @@ def session(
 
 
 def _is_found_by_spark() -> bool:
-    """Return whether Spark's workers find this package: not in a folder that this process has added
-    to its path, nor in an editable installation."""
+    """Return whether Spark's workers can import this package. They cannot if only this process has
+    added its folder to the path, or if the installation is editable."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     folders += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules(folders))

@@ -1,8 +1,9 @@
 """Splits the ranges of a snapshot into pieces, one piece for each task.
 
-The pieces of a range cover exactly the range. Each begins at the start of a batch, so that no batch
-is fetched and decoded twice, or in a counted range at the end of a counted part, so that each task
-can compare its count."""
+The pieces of a range cover exactly the range. In a range with record counts, each piece after the
+first begins at the end of a counted part, so that each task can compare its count. In any other
+range it begins at the start of a batch, so that no batch is fetched and decoded twice.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +69,10 @@ def split(
 
 
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
-    """Return the pieces with their first offsets moved. `starts` maps the partition and first
-    offset of a piece to the new first offset; other pieces keep theirs. A piece ends where the next
-    one of the partition begins, and an empty one is joined with the piece before it."""
+    """Return the pieces with their first offsets moved. `starts` maps (partition, first offset) of
+    a piece to the new first offset. A piece that is not in `starts` keeps its first offset. Each
+    piece ends where the partition's next piece begins. A piece that becomes empty is joined with
+    the piece before it."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -127,8 +129,8 @@ async def pieces_of(
 def counted_places(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return, for each piece of a counted range, the end of the last counted part at or before the
-    first offset of the piece. Keys are the partition and this first offset."""
+    """Return (partition, first offset) of each piece -> the end of the last counted part at or
+    before this offset. Pieces of ranges without record counts are left out."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges

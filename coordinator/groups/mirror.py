@@ -175,8 +175,8 @@ class GroupMirror:
         except (CoordError, TimeoutError) as error:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"ZooKeeper does not say whether group {group_id} has consumers of Kafka 0.8; retry"
-                f" ({error!r})",
+                "the coordinator could not read from ZooKeeper whether the group"
+                f" {group_id} has consumers of Kafka 0.8; retry ({error!r})",
             ) from error
         if not members:
             self._shard.call_later(PLACEHOLDER_KEPT_S, lambda: self._drop_placeholder(group_id))

@@ -290,7 +290,7 @@ def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
 def _version_of(data: Buffer) -> int:
     if len(data) < _VERSION.size:
         raise MalformedInput(
-            f"a key or value of {len(data)} bytes, expected at least the 2 bytes of its version"
+            f"a key or value has {len(data)} bytes, expected at least 2 bytes for its version"
         )
     version: int = _VERSION.unpack_from(data)[0]
     return version
@@ -300,7 +300,7 @@ def _check_value_version(data: Buffer, what: str) -> int:
     version = _version_of(data)
     if not 0 <= version <= VALUE_VERSION_MAX:
         raise MalformedInput(
-            f"version {version} of the value of {what}, expected 0 to {VALUE_VERSION_MAX}"
+            f"the value of {what} has version {version}, expected 0 to {VALUE_VERSION_MAX}"
         )
     return version
 

@@ -1,8 +1,8 @@
-"""The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker.
+"""The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker. The
+offsets of all transactions whose commit marker is at or below this log offset are in ZooKeeper.
 
-ZooKeeper has the offsets of every transaction with a commit marker up to this log offset. A new
-coordinator writes only the offsets of later transactions, because later commits may have replaced
-the earlier ones.
+A new coordinator writes only the offsets of later transactions to ZooKeeper. The offsets of earlier
+transactions may have been replaced by later commits.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ class AppliedMarker:
 
     @staticmethod
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
-        """Return the offset to store when all markers up to `last_marker` (-1: none) have been
-        applied; None if the node already has it. A stored offset at or above the log end is
-        replaced: an unclean election has removed its records, and future markers below it would
-        count as applied."""
+        """Return the log offset to store after a load, when all markers up to `last_marker` (-1:
+        none) have been applied. Return None if the node, which has `stored`, needs no change.
+
+        If `stored` is at or above the log end, an unclean election has removed the records up to
+        it. It is then replaced even by a lower offset; otherwise future markers below `stored`
+        would count as applied.
+        """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker
         wanted = last_marker if stored >= log_end else max(stored, last_marker)

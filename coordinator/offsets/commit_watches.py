@@ -1,5 +1,5 @@
-"""The offsets that are committed during a search for removable offsets, which the search must not
-remove."""
+"""Records which offsets are committed while a search looks for offsets to remove. The search must
+not remove these offsets."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """The running searches for removable offsets in one offset store. Each search learns of the
-    offsets that are committed meanwhile."""
+    """The sets of recent commits, one for each search that has not ended in one offset store."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []
 
     def begin(self) -> RecentCommits:
-        """Begin a search. Return a set to which `note` adds the keys of committed offsets, until
-        the set is passed to `end`."""
+        """Return a new set for a search. `note` adds the keys of committed offsets to the set until
+        `end` is called with it."""
         recent_commits: RecentCommits = set()
         self._open.append(recent_commits)
         return recent_commits

@@ -45,16 +45,16 @@ class Recorded(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """An offset that an open transaction would commit; None: it would remove the committed
-    offset."""
+    """An offset record of an open transaction. A commit of the transaction stores `committed`, or
+    removes the committed offset if `committed` is None."""
 
     committed: CommittedOffset | None
     record_offset: int
 
 
 class PendingKeys:
-    """The partitions that have transactional offsets not in effect yet, with the producer ids and
-    the number of records of each."""
+    """The partitions with offsets of transactions that are not in effect yet. For each partition,
+    the producer ids of these transactions, and the number of records of each producer id."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, dict[int, int]]] = {}
@@ -90,9 +90,9 @@ class PendingKeys:
 
 
 class Ended(NamedTuple):
-    """A transaction that has ended, with the offsets that it commits; None removes a committed
-    offset. Empty if the transaction was aborted, or if later records have replaced all of the
-    offsets."""
+    """A transaction that has ended, and the offsets that it commits. The value None removes a
+    committed offset. `offsets` is empty if the transaction was aborted, or if later records have
+    replaced all of its offsets."""
 
     producer_id: int
     marker_offset: int
@@ -100,10 +100,13 @@ class Ended(NamedTuple):
 
 
 class RecordedOffsets:
-    """The committed offsets according to the replayed records, and the `pending` ones of
-    transactions. The caller adds an offset to `pending` before it replays the record, and calls
-    `release` when the transaction's offsets have taken effect. Offsets that never take effect are
-    removed here."""
+    """The offsets in the replayed records: the committed offsets, and in `pending` the offsets of
+    transactions that are not in effect yet.
+
+    Before a transactional record is replayed, its offset must be added to `pending`. If the offset
+    takes effect later, `release` removes it from `pending`. If it never takes effect, `replay` or
+    `replay_marker` removes it.
+    """
 
     def __init__(self) -> None:
         self.pending = PendingKeys()
@@ -126,7 +129,7 @@ class RecordedOffsets:
             self._drop_pending(key)
 
     def replay_marker(self, marker: StoredMarker) -> Ended:
-        """End the producer's transaction."""
+        """End the producer's transaction, and return the offsets that it commits."""
         taken = self._open.pop(marker.producer_id, {})
         offsets: dict[OffsetKey, CommittedOffset | None] = {}
         for key, (committed, record_offset) in taken.items():

@@ -2,10 +2,10 @@
 Kafka. A fetch returns an offset when the in-sync replicas have its record, not earlier.
 
 Offsets are imported from ZooKeeper on two occasions: when the shard loads, if the storage mark
-names ZooKeeper (`storage_mark.py`), and at the first request of a group without any record. A
-record is always newer than the node of the same offset. An import keeps the nodes for consumers of
+names ZooKeeper (`storage_mark.py`), and at the first request of a group without any record. If an
+offset has both a record and a node, the record is newer. An import keeps the nodes for consumers of
 Kafka 0.8. The deletion of an offset removes its node too; otherwise a later import would restore
-it.
+the offset.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The offsets that a group's import leaves in the nodes, because the group has classic
-    consumers (`is_classic`), or because a transaction has a pending offset of the same
-    partition."""
+    """The offsets that an import of a group has left in the nodes. If the group has consumers of
+    Kafka 0.8 (`is_classic`), nothing is imported. Otherwise an offset is left if a transaction has
+    a pending offset of the same partition."""
 
     of_nodes: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
@@ -100,8 +100,9 @@ class LoggedOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Import the offsets from ZooKeeper if they were stored there until now, except those with
-        a pending offset of a transaction. Raises BrokerError, CoordError, MalformedNode."""
+        """Import the offsets from ZooKeeper if the storage mark names ZooKeeper. An offset is not
+        imported if a transaction has a pending offset of the same partition. Raises BrokerError,
+        CoordError, MalformedNode."""
         self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -114,8 +115,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Forget the records of transactions whose offsets were written to ZooKeeper, because the
-        nodes may be newer or deleted."""
+        """Find the offset records of transactions that the applied marker covers, and forget them.
+        The offsets of these transactions were written to nodes, which later commits may have
+        changed or deleted. Raises BrokerError, CoordError, MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:
@@ -225,7 +227,8 @@ class LoggedOffsets:
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
         """Remove the nodes of all `keys`, so that they are not imported again. Then append
-        tombstones for those not in `recent_commits`, without an await after this check."""
+        tombstones for the keys that are not in `recent_commits`. No await lies between this check
+        and the append."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)
@@ -250,7 +253,8 @@ class LoggedOffsets:
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
     async def _import_in_turn(self, group_id: str) -> _Import:
-        """Import the offsets of a group, one caller after the other. Raises BrokerError."""
+        """Import the offsets of a group, unless the group has records. Concurrent calls for one
+        group run one after the other. Raises BrokerError."""
         turn = self._imports.setdefault(group_id, _ImportLock())
         turn.count += 1
         try:

@@ -39,8 +39,8 @@ UNLISTED_READS_MAX: Final = 8
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """Return the change of nodes that stores a committed offset. A commit time near `now_ms` (ms
-    since 1970) is not stored (COMMIT_TIME_TOLERANCE_MS)."""
+    """Return the change of nodes that stores a committed offset. The commit time is left out if it
+    is near `now_ms`, in ms since 1970 (COMMIT_TIME_TOLERANCE_MS)."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )
@@ -72,8 +72,8 @@ def removal(group_id: str, key: TopicPartition) -> Change:
 
 
 class OffsetNodes:
-    """Reads offsets from ZooKeeper, never older than a read of an earlier session. All methods may
-    raise CoordError."""
+    """Reads offsets from ZooKeeper. A read in a new session never returns an older state than a
+    read in an earlier session. All methods may raise CoordError."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord
@@ -132,9 +132,9 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def in_one_session(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `read`, whose requests run in one session that has synced. If the
-        session ends meanwhile, `read` is called again. Raises ConnectionLoss after
-        READ_ATTEMPTS_MAX calls."""
+        """Return the result of `read`. All requests of `read` run in the same session, after a sync
+        of that session. If the session ends during `read`, `read` is called again. Raises
+        ConnectionLoss after READ_ATTEMPTS_MAX calls."""
         for _ in range(READ_ATTEMPTS_MAX):
             generation = self._coord.generation
             if generation != self._synced:
@@ -160,8 +160,8 @@ class OffsetNodes:
     async def _existing_of(
         self, group_id: str, wanted: list[TopicPartition]
     ) -> list[TopicPartition]:
-        """Return the partitions to read: `wanted`, or only those with a node if `wanted` has more
-        than UNLISTED_READS_MAX."""
+        """Return the partitions to read. These are all of `wanted`, or, if there are more than
+        UNLISTED_READS_MAX, those that have a node."""
         if len(wanted) <= UNLISTED_READS_MAX:
             return wanted
         root = paths.group_offsets(group_id)
@@ -174,7 +174,8 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return partition -> details of its offset; None, or no entry, without details."""
+        """Return partition -> details of the committed offset. A partition without details has the
+        value None, or is missing."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

@@ -38,8 +38,9 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class OffsetLog:
-    """The offset records of one shard. `ended` is called for each transaction that ends after
-    `begin`; it has to call `recorded.release` when the offsets have taken effect."""
+    """The offset records of one shard. After `begin`, `ended` is called for each transaction
+    that ends. `ended` has to call `recorded.release` when the transaction's offsets have taken
+    effect."""
 
     def __init__(self, shard: ShardContext, ended: Callable[[Ended], None]) -> None:
         self.recorded = RecordedOffsets()
@@ -55,7 +56,8 @@ class OffsetLog:
         self._watcher = BackgroundTask("offset-watcher")
 
     def replay(self, record: StoredRecord) -> None:
-        """Replay a record. Other records, and those that cannot be decoded, have no effect."""
+        """Replay an offset record. A record of another kind, or one that cannot be decoded, has no
+        effect."""
         read = read_offset_record(record)
         if read is None:
             return
@@ -110,15 +112,18 @@ class OffsetLog:
         return {*queued, *self.recorded.of_group(group_id), *self.undecided(group_id)}
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions that have a transactional offset that is not in effect yet."""
+        """Return the group's partitions with an offset of a transaction that is open, or whose
+        commit has not taken effect yet."""
         return self.recorded.pending.of_group(group_id)
 
     def is_ending(self, key: OffsetKey) -> bool:
-        """Whether a transaction with an offset of `key` has a marker that is not committed yet."""
+        """Whether a transaction with an offset of `key` is about to end: its marker is in the log
+        but not committed yet."""
         return any(each in self._ending for each in self.recorded.pending.producers(key))
 
     def groups(self) -> list[str]:
-        """Return the groups with committed or undecided offsets."""
+        """Return the groups with committed offsets, or with offsets of transactions that are not in
+        effect yet."""
         return [*dict.fromkeys([*self.recorded.groups(), *self.recorded.pending.groups()])]
 
     async def _watch(self) -> None:

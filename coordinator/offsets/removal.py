@@ -54,8 +54,8 @@ class Removable(Protocol):
     ) -> Mapping[TopicPartition, CommittedOffset]: ...
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions that have a transactional offset not in effect yet. These do not
-        expire."""
+        """Return the group's partitions with an offset of a transaction that is open, or whose
+        commit has not taken effect yet. Committed offsets of these partitions do not expire."""
 
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
@@ -71,11 +71,12 @@ def expired(
 ) -> list[TopicPartition]:
     """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211).
 
-    An offset of an empty group expires when the retention time has passed since the group became
-    empty, or since the commit if that time is unknown. In a group with members, only offsets of
-    topics to which no member is subscribed expire, counted from the commit; none if the
-    subscriptions are unknown. A retention time in the commit itself counts from the commit and
-    replaces the option's.
+    - An offset of an empty group expires when the retention time has passed since the group became
+      empty. If that time is unknown, the commit time counts.
+    - In a group with members, an offset expires when the retention time has passed since the
+      commit, but only if no member is subscribed to the topic. If the subscriptions are unknown, no
+      offset expires.
+    - A retention time in the commit itself replaces the option's, and counts from the commit.
     """
     since_ms: int | None = None
     read: Collection[str] = ()
@@ -116,8 +117,8 @@ class OffsetRemoval:
         self._runs = False
 
     def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
-        """Begin regular searches. `facts` returns the facts of a group; None if the group has only
-        offsets."""
+        """Begin regular searches. `facts` returns the facts of a group; None if the group is not in
+        memory, because it has only offsets."""
         self._facts = facts
         if not self._runs:
             self._runs = True

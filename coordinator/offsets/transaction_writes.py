@@ -48,9 +48,10 @@ class TransactionWrites:
         release: Callable[[Ended], None],
         keep: Callable[[Offsets], Awaitable[None]],
     ) -> None:
-        """`is_ending` returns whether `add` may soon be called with an offset of the key. `release`
-        is called for each transaction when its offsets and the applied marker are stored. `keep`
-        stores offsets that ZooKeeper refuses; it may raise BrokerError."""
+        """`is_ending` returns whether a transaction with an offset of the key has a marker in the
+        log that is not committed yet. `release` is called for each transaction when its offsets and
+        the applied marker are stored. `keep` stores offsets that ZooKeeper refuses; it may raise
+        BrokerError."""
         self._shard = shard
         self._writes = writes
         self._applied = applied
@@ -91,8 +92,9 @@ class TransactionWrites:
     async def settled(
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
-        """Wait until ZooKeeper has all offsets of these partitions in transactions with a marker,
-        so that none replaces the caller's next commit. Raises BrokerError."""
+        """Wait until ZooKeeper has the offsets of these partitions from all transactions whose
+        marker is in the log. After that, none of these transactions can replace an offset that is
+        committed next. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

@@ -35,8 +35,8 @@ class _Group:
 
 
 class WatchedOffsets:
-    """The committed offsets of the groups of one offset store, without their details. `nodes` reads
-    in the session `coord`. A new session begins without known nodes."""
+    """The committed offsets of the groups of one offset store, without metadata and times. `nodes`
+    must read in the session `coord`. In a new session all nodes are read again."""
 
     def __init__(self, coord: Coord, nodes: OffsetNodes, watches_max: int = WATCHES_MAX) -> None:
         self._coord = coord

@@ -108,12 +108,9 @@ class ZookeeperOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Write to nodes the offset records of the log that are newer than the nodes. Raises
-        BrokerError, CoordError, MalformedNode.
-
-        Before, wait until every in-sync replica follows this broker, so that no earlier coordinator
-        has a valid leader lease.
-        """
+        """Wait until every in-sync replica follows this broker, so that no earlier coordinator has
+        a valid leader lease. Then write the offset records of the log that are newer than the nodes
+        to the nodes. Raises BrokerError, CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()
@@ -182,8 +179,8 @@ class ZookeeperOffsets:
         )
 
     def _is_left_over(self, key: OffsetKey) -> bool:
-        """Whether the log has a non-transactional record of `key`, which the next load would move
-        to the node."""
+        """Whether the log has a non-transactional record of `key`. The next load would write such a
+        record to the node."""
         recorded = self._recorded.of_group(key.group_id).get(key.topic_partition)
         return recorded is not None and recorded.marker_offset == NO_OFFSET
 
@@ -273,8 +270,8 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags. A sync suffices with a valid leader lease; otherwise, or in a new
-        session, a multi checks the fence. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        ZooKeeper server lags. With a valid leader lease a sync suffices. Without one, and once in
+        each session, a multi checks the fence. Raises BrokerError NOT_COORDINATOR; CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()
@@ -339,8 +336,8 @@ class ZookeeperOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys` that are not in `recent_commits`, without an await between
-        the check and the request."""
+        """Remove the offsets of `keys`, except those in `recent_commits`. No await lies between
+        this check and the request."""
 
         def old() -> list[TopicPartition]:
             return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]
@@ -367,8 +364,8 @@ class ZookeeperOffsets:
         return of_nodes.union(self._recorded.pending.groups())
 
     async def _append_tombstones(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Append tombstones for the group's offset records of these partitions, which would later
-        replace newer nodes."""
+        """Append tombstones for the group's offset records of these partitions. Without the
+        tombstones, the next load would replace the newer nodes by the records."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         await self._log.append(
             [

@@ -128,8 +128,8 @@ class LiveShard(Generic[C]):
         await self._task.finish()
 
     def marker_written(self, marker: StoredMarker) -> None:
-        """Pass a marker that was just appended to the log to the coordinator, unless loading will
-        read it."""
+        """Pass a marker that was just appended to the log to the coordinator. Do nothing before the
+        log is replayed: the replay reads the marker."""
         if self.phase is Phase.ENDED or not self._is_replayed:
             return
         try:

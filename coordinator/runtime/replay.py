@@ -1,7 +1,8 @@
 """The loading of a shard: passes every record of the log to the coordinator's `replay`, in order.
 
-A damaged batch is logged and skipped if no other replica can have its records. Otherwise loading
-fails, because the broker is about to hand over leadership (`health/unhealthy_replicas.py`).
+If no other replica can have the records of a damaged batch, the batch is logged and skipped. If
+another replica can have them, loading fails, because that replica should become the leader
+(`health/unhealthy_replicas.py`).
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Fault(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The records and markers from one read, the batches that cannot be used, and the next offset
-    to read."""
+    """The result of one read: the records and markers, the next offset to read, and the batches
+    that cannot be used."""
 
     stored: list[Stored]
     next_offset: int

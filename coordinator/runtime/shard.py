@@ -79,8 +79,9 @@ class ShardContext(Protocol):
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether the leader lease proves that no other coordinator has committed anything. The
-        proof requires that every coordinator awaits `followed` before it commits anything."""
+        """Whether the leader lease proves that no other coordinator of this partition has committed
+        a record. The proof holds because every coordinator awaits `followed` before its first
+        commit."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica follows this leader, so that no earlier coordinator
@@ -88,8 +89,8 @@ class ShardContext(Protocol):
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
         """Verify with the transaction coordinator that this partition is in the transaction
-        (KIP-890). Return the producer for `append`. Raises BrokerError with the codes of such an
-        `append`."""
+        (KIP-890). Return the producer to pass to `append`. Raises BrokerError with the codes of
+        TxnOffsetCommit."""
 
     def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
         """Append and replay the records without an await. Return the offset to pass to `committed`.

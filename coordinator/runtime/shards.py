@@ -41,8 +41,8 @@ class LoadTimes:
 
 
 class Shards(Generic[C]):
-    """Runs shards between `start` and `stop`. A shard reported by `led` before `start` begins at
-    `start`."""
+    """Runs shards between `start` and `stop`. If `led` is called before `start`, the shard begins
+    at `start`."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The records of one shard that are appended but not yet replicated to all in-sync replicas, with
-the callbacks that wait for this."""
+"""The records of one shard that are appended but not yet replicated to all in-sync replicas, and
+the callbacks to call when a record is replicated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Commits:
         self._has_ended = False
 
     def add(self, offset: int, committed: Callable[[], None]) -> asyncio.Future[None]:
-        """Call `committed` when all records below `offset` are committed. Return a future that is
+        """Call `committed` when all records below `offset` are committed. The returned future is
         done after that call. If the shard ends first, `committed` is not called, and the future
         fails with BrokerError NOT_COORDINATOR. `offset` must be the result of the latest `append`,
         without an await since."""

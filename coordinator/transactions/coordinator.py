@@ -150,7 +150,7 @@ class TransactionCoordinator:
     # called by producers
 
     async def init_producer_id(self, transactional_id: str, call: Init) -> ProducerIdAndEpoch:
-        """Return the producer's id and epoch when they are stored."""
+        """Decide on the producer's id and epoch, wait until they are stored, and return them."""
         limit_ms = self._config.transaction_max_timeout_ms
         if not 0 < call.timeout_ms <= limit_ms:
             raise BrokerError(
@@ -194,9 +194,9 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: frozenset[TopicPartition],
     ) -> None:
-        """Add the partitions to the producer's transaction. Return when they are stored. If the
-        markers of the previous transaction are being written, wait for them first, at most
-        BEGIN_WAIT_S."""
+        """Add the partitions to the producer's transaction, and wait until they are stored. If the
+        markers of the previous transaction are being written, first wait for its completion, at
+        most BEGIN_WAIT_S."""
 
         def decide() -> tuple[Entry | None, Transaction | ErrorCode]:
             entry = self._entries.get(transactional_id)
@@ -216,8 +216,8 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool
     ) -> None:
-        """Commit or abort the producer's transaction. Return when the decision is stored, before
-        the markers are written."""
+        """Commit or abort the producer's transaction, and wait until the decision is stored. The
+        markers are written later."""
         entry = self._entries.get(transactional_id)
         decided = decisions.end(
             _state_of(entry), producer, self.context.clock.wall_ms(), is_commit=is_commit
@@ -230,9 +230,9 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return the error code for each partition: NONE if the last committed state has the
-        partition in the producer's open transaction. All get CONCURRENT_TRANSACTIONS while the end
-        of the transaction is appended but not committed."""
+        """Return the error code for each partition: NONE if the producer's open transaction has the
+        partition, according to the last committed state. While the end of the transaction is
+        appended but not committed, all partitions get CONCURRENT_TRANSACTIONS."""
         await self.context.confirm_current()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
@@ -243,7 +243,7 @@ class TransactionCoordinator:
 
     def describe(self, transactional_id: str) -> Transaction | None:
         """Return the state of a transactional id; None if unknown. While markers are being written,
-        `partitions` has those without a marker."""
+        the `partitions` of the state are those whose marker is not confirmed yet."""
         entry = self._entries.get(transactional_id)
         return None if entry is None else entry.shown()
 
@@ -263,9 +263,11 @@ class TransactionCoordinator:
     # steps
 
     async def _carry_out(self, entry: Entry | None, decided: Transaction | ErrorCode) -> None:
-        """Append the decided state and wait for its commit, or raise the decided error. While the
-        last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead, except for an
-        error in `_OF_ANOTHER`."""
+        """Carry out a decision: append a state and wait for its commit, or raise an error code.
+
+        While the last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead. Only
+        the error codes in `_OF_ANOTHER` are raised even then.
+        """
         if decided in _OF_ANOTHER:
             raise BrokerError(decided)
         self._check_not_pending(entry)
@@ -310,7 +312,8 @@ class TransactionCoordinator:
         return self._commits.add(offset, partial(self._committed, entry, transaction))
 
     def _committed(self, entry: Entry, transaction: Transaction) -> None:
-        """After the commit of a state, set its deadline or send its markers."""
+        """Handle the commit of a state: set the deadline of an open transaction, send the markers
+        of a prepared one, and set the expiry in any other state."""
         entry.is_pending = False
         entry.committed = transaction
         if transaction.state is TransactionState.ONGOING:
@@ -467,5 +470,5 @@ class TransactionCoordinator:
 
 
 def _state_of(entry: Entry | None) -> Transaction | None:
-    """Return the last committed state."""
+    """Return the last committed state; None if there is none yet."""
     return None if entry is None else entry.committed

@@ -61,9 +61,9 @@ def init_producer_id(
     new_id: int | None,
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
-    """Decide on InitProducerId. `previous` is that of the last `Begin`: a producer that repeats a
-    request with this id and epoch gets the current ones again. `new_id` is an unused producer id;
-    None unless `needs_producer_id`."""
+    """Decide on InitProducerId. `previous` is the producer id and epoch before the last `Begin`: a
+    producer that repeats its request with them gets the current ones again. `new_id` is an unused
+    producer id; None unless `needs_producer_id`."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)

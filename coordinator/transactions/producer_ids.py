@@ -71,7 +71,7 @@ class ProducerIds:
                 self._reserve = None
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"ZooKeeper gives this broker no block of producer ids; retry ({error!r})",
+                f"this broker could not get producer ids from ZooKeeper; retry ({error!r})",
             ) from error
         if self._reserve is task:
             self._reserve = None

@@ -133,7 +133,7 @@ def _decoded_value(data: Buffer) -> _TransactionValue:
     version = _version_of(data)
     if not 0 <= version <= VALUE_VERSION_MAX:
         raise MalformedInput(
-            f"version {version} of the value of a transaction, expected 0 to {VALUE_VERSION_MAX}"
+            f"the value of a transaction has version {version}, expected 0 to {VALUE_VERSION_MAX}"
         )
     body = memoryview(data)[_VERSION.size :]
     is_flexible = version >= _FIRST_FLEXIBLE
@@ -143,7 +143,7 @@ def _decoded_value(data: Buffer) -> _TransactionValue:
 def _version_of(data: Buffer) -> int:
     if len(data) < _VERSION.size:
         raise MalformedInput(
-            f"a key or value of {len(data)} bytes, expected at least the 2 bytes of its version"
+            f"a key or value has {len(data)} bytes, expected at least 2 bytes for its version"
         )
     version: int = _VERSION.unpack_from(data)[0]
     return version

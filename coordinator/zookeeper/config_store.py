@@ -36,11 +36,12 @@ async def change_config(
     replaces: bool = False,
 ) -> bool:
     """Replace the values of an entity by the result of `change`, and notify all brokers in the same
-    multi. If another client changed the values meanwhile, `change` is called again.
-
-    `owner`: the topic of the values; return False if that topic does not exist or is deleted.
-    `replaces`: `change` gets no values, since the stored ones may be malformed. Raises
+    multi. If another client changed the values meanwhile, `change` is called again. Raises
     MalformedNode, CoordError, and the errors of `change`.
+
+    `owner`: the topic that the values belong to. If this topic does not exist or is deleted, return
+    False and change nothing. `replaces`: the stored values may be malformed; they are not parsed,
+    and `change` gets no values.
     """
     path = paths.config(entity)
     note = CreateOp(
@@ -92,8 +93,8 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, earlier: int | None) -> bool:
-    """Whether a write of `data` was applied although its reply was lost: the node has `data`, and
-    another version than `earlier`."""
+    """Whether a write of `data` was applied, after its reply was lost: the node has `data`, and not
+    the version `earlier` from before the write."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

@@ -99,7 +99,8 @@ class Fields:
         return [str(value) for value in values]
 
     def number(self, name: str) -> int:
-        """Return the key `name` itself as a number. It must be a decimal number of 32 bits."""
+        """Return the number that the key `name` is. Some nodes have numbers as keys. The number
+        must be decimal and fit into 32 bits."""
         number = decimal(name) if name.isascii() and name.isdigit() else None
         if number is None or number > _INT32_MAX:
             raise malformed(self._path, f"numbers as keys of {self._where}", name)

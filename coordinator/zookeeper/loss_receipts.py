@@ -45,9 +45,11 @@ class TruncatedRange:
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
     """One loss of records. `leader` leads from `leader_epoch` on. The replicas in `isr_before` and
-    `eligible_before` had all committed records, but none of them could lead. `log_end`: the
-    remaining log end offset if the only replica of a partition lost records; NO_OFFSET after an
-    election."""
+    `eligible_before` had all committed records, but none of them could lead.
+
+    `log_end` is NO_OFFSET after an election. If a partition has only one replica, and that replica
+    lost records, `log_end` is the end offset of the remaining log.
+    """
 
     leader: int
     leader_epoch: int
@@ -106,8 +108,9 @@ class LossReceipts:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Add the offsets from `start` up to, not including, `end`, which this broker's replica
-        truncates, to the receipt of that leader epoch. Raises NoNode without such a receipt."""
+        """Record in the loss receipt of this leader epoch that this broker's replica truncates
+        the offsets from `start` up to, not including, `end`. Raises NoNode if there is no such
+        receipt."""
         path = paths.loss(topic_partition)
         loss = TruncatedRange(self._broker_id, start, end)
         name = topic_partition.topic
@@ -129,7 +132,8 @@ class LossReceipts:
         await repeat_conditional_write(add)
 
     async def _sync_to_epoch(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        """Make sure that reads return all writes up to the election of that leader epoch."""
+        """Make sure that later reads return all writes up to the election of this leader epoch.
+        Raises ConnectionLoss if the ZooKeeper server lags behind."""
         path = paths.partition_state(topic_partition)
         stored = decode_state(path, (await self._coord.get(path))[0])
         if stored.leader_epoch < leader_epoch:

@@ -82,10 +82,12 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """Apply `ops` under `checks`, with the results and errors of `multi_under`. No write of
-        this batcher may change the nodes of `checks`. A write is dropped if its caller is cancelled
-        before it is sent, or with ConnectionLoss if `is_wanted` returns False right before an
-        attempt to send."""
+        """Apply `ops` if all `checks` succeed, with the results and errors of `multi_under`. No
+        write of this batcher may change the nodes of `checks`.
+
+        A write is not sent if its caller is cancelled before. It is not sent either if `is_wanted`
+        returns False right before an attempt; then it fails with ConnectionLoss.
+        """
         return await self.submit(ops, is_wanted, checks)
 
     def submit(
@@ -94,7 +96,7 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
-        """Do as `multi`, but return a future of the results at once."""
+        """Do the same as `multi`, but return a future of the results without a wait."""
         write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)

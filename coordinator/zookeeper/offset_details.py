@@ -1,6 +1,7 @@
 """The details of a committed offset: leader epoch, the client's metadata, commit and expiry times.
 The offset's node below `/consumers` may contain only a decimal number, so the details have a second
-node below `/pybroker/offsets`. They contain the offset for which they are valid."""
+node below `/pybroker/offsets`. The second node also contains the offset. If the two offsets differ,
+the details are not valid."""
 
 from __future__ import annotations
 

@@ -138,7 +138,8 @@ def parse_broker(path: str) -> int | None:
 
 
 def incarnation(broker_id: int) -> str:
-    """Return the path of the node whose version every registration of the broker raises."""
+    """Return the path of the broker's incarnation node. Every registration of the broker raises the
+    node's version."""
     return f"{INCARNATIONS}/{broker_id}"
 
 
@@ -257,7 +258,8 @@ def config_entity_path(entity: ConfigEntity) -> str:
 
 
 def parse_config_entity_path(entity_path: str) -> ConfigEntity | None:
-    """Return the entity of a path of `config_entity_path`; None for a root or an unknown type."""
+    """Return the entity that `config_entity_path` encodes as this path. None if the type is unknown
+    or the path names no entity."""
     components = entity_path.split("/")
     pairs = list(zip(components[::2], components[1::2], strict=False))
     types = [entity_type for entity_type, _ in pairs]
@@ -320,7 +322,8 @@ def topic_details(group_id: str, topic_name: str) -> str:
 
 
 def offset_details(group_id: str, topic_partition: TopicPartition) -> str:
-    """Return the path of the details of a committed offset. The node is missing without details."""
+    """Return the path of the details of a committed offset. An offset without details has no such
+    node."""
     return f"{topic_details(group_id, topic_partition.topic)}/{topic_partition.partition}"
 
 

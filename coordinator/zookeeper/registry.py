@@ -125,8 +125,8 @@ async def register_broker(
 
 
 async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> None:
-    """Write the broker's present endpoints into this session's registration, if it has one. Raises
-    CoordError."""
+    """Write the broker's present endpoints into its registration. Do nothing if this session has no
+    registration. Raises CoordError."""
     path = paths.broker(broker.id)
     for _ in range(_ATTEMPTS_MAX):
         found = await _registration(coord, broker.id)

@@ -122,15 +122,15 @@ def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) 
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. A KeyboardInterrupt, because only then Py4J closes the
-    connection of the interrupted call; otherwise the next call would receive the response to that
-    call."""
+    """The process received SIGTERM. This must be a KeyboardInterrupt: only then does Py4J close the
+    connection of the interrupted call. Otherwise the next call would receive the response to the
+    interrupted one."""
 
 
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """During the block, make SIGINT and SIGTERM raise an exception, so that a run removes its
-    attempt. PySpark's own handler would call Java on the connection in use."""
+    """During the block, SIGINT and SIGTERM raise an exception, so that a run can remove the files
+    of its attempt. PySpark's own handler would call Java on the connection in use."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

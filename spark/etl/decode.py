@@ -147,8 +147,8 @@ def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Colu
 def _wrong_fields(
     name: str, text: Column, keys: Column, parsed: Column, schema: StructType
 ) -> Column:
-    """Return a column with the names of the fields with a wrong type: they are in the JSON text,
-    but null in the result."""
+    """Return a column with the names of the fields that have a wrong type. Such a field is in the
+    JSON text, but null in the result."""
     wrong = F.array_compact(
         F.array(
             *(
@@ -169,8 +169,9 @@ def _wrong_fields(
 
 
 def _required(parent: Column, schema: StructType, above: str) -> Iterator[tuple[str, Column]]:
-    """Yield each field that must not be null, with the condition that it is null although its
-    parent is not. Fields in arrays and maps are not checked."""
+    """Yield the path of each field that the schema declares NOT NULL, with a column that is true if
+    the field is null. If the parent of a nested field is null, the column is false. Fields in
+    arrays and maps are not checked."""
     for field in schema.fields:
         path, column = f"{above}{field.name}", parent[field.name]
         if not field.nullable:

@@ -77,9 +77,9 @@ class Job:
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Execute runs until the output has all records that exist at the start, with `until_ms`
-        (since 1970) only those before the first record with this timestamp or later. Yield the
-        result of each run, at least one."""
+        """Execute runs until the output has all records that exist at the start. With `until_ms`
+        (since 1970) each partition ends before its first record with this timestamp or later. Yield
+        the result of each run, at least one."""
         goal = self._all_new_records(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
@@ -158,8 +158,8 @@ class Job:
         return self.store.drop_plan(last.seq + 1 if last is not None else 0)
 
     def _all_new_records(self, until_ms: int | None) -> Snapshot | None:
-        """Return the snapshot of all new records, without the limit for one run, None without new
-        records. `until_ms` is as in `run_once`."""
+        """Return the snapshot of all new records, without the size limit of one run. Return None if
+        there are no new records. `until_ms` is as in `run_once`."""
         source = replace(self.file.source, max_bytes_per_run=None)
         return proposal.propose(
             replace(self.file, source=source), self.store.last_commit(), until_ms

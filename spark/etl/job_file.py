@@ -198,7 +198,7 @@ class _Reader:
         self._section(at)
         self._known(at, _PART)
         format_ = self._one_of((*at, "format"), "raw", _FORMATS)
-        if format_ != "json" and self._holds((*at, "format")):
+        if format_ != "json" and self._is_faultless((*at, "format")):
             for key in _PART[1:]:
                 if self._given((*at, key)):
                     self._fault((*at, key), f"has no meaning for the format {format_}")
@@ -260,12 +260,12 @@ class _Reader:
     def _dead_letters(self, decode: Decode) -> DeadLetterSink | None:
         at = ("dlq",)
         if not self._given(at):
-            if decode.on_error == "dlq" and self._holds(at):
+            if decode.on_error == "dlq" and self._is_faultless(at):
                 self._fault(("decode", "on-error"), "dlq needs the section dlq with max-ratio")
             return None
         self._section(at)
         self._known(at, ("format", "path", "max-ratio"))
-        if decode.on_error != "dlq" and self._holds(("decode", "on-error")):
+        if decode.on_error != "dlq" and self._is_faultless(("decode", "on-error")):
             self._fault(at, "has no effect without decode.on-error: dlq")
         self._one_of((*at, "format"), "parquet", ("parquet",))
         path = self._folder((*at, "path")) if self._given((*at, "path")) else None
@@ -282,7 +282,7 @@ class _Reader:
 
     def _check_together(self, job: JobFile) -> None:
         source, sink = job.source, job.sink
-        if source.mode == "latest" and self._holds(("source", "mode")):
+        if source.mode == "latest" and self._is_faultless(("source", "mode")):
             if source.max_bytes_per_run is not None:
                 self._fault(
                     ("source", "max-bytes-per-run"),
@@ -297,7 +297,7 @@ class _Reader:
                     "has no effect: mode latest always drops tombstones; remove it",
                 )
         letters = job.dead_letters.path if job.dead_letters else None
-        if not self._holds(("sink", "path")) or not self._holds(("dlq", "path")):
+        if not self._is_faultless(("sink", "path")) or not self._is_faultless(("dlq", "path")):
             return
         if letters is not None and (letters == sink.path or sink.path in letters.parents):
             self._fault(
@@ -313,14 +313,13 @@ class _Reader:
             self._tree.faults.append(Fault(self._tree.line(key), key, text))
 
     def _missing(self, key: Key, expected: str = "") -> None:
-        """Report a missing required key, unless a misspelling of the key or a fault of a parent key
-        explains it."""
-        if self._holds(key):
+        """Report that a required key is missing, unless another fault explains this: a misspelling
+        of the key, or a fault of a parent key."""
+        if self._is_faultless(key):
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
-    def _holds(self, key: Key) -> bool:
-        """Return whether no fault is known yet for the key, a parent key, or a misspelling of
-        either."""
+    def _is_faultless(self, key: Key) -> bool:
+        """Return whether the key and its parent keys have no faults or misspellings so far."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 

@@ -80,8 +80,8 @@ class Sink:
 
 @dataclass(frozen=True)
 class DeadLetterSink:
-    """The output of records that cannot be decoded. A run fails if their share of its records is
-    above `max_ratio`."""
+    """The output of records that cannot be decoded. A run fails if these are more than the part
+    `max_ratio` of the records that it read."""
 
     max_ratio: float
     path: Path | None = None

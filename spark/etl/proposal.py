@@ -44,11 +44,12 @@ def as_json(snapshot: Snapshot) -> Json:
 
 
 def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
-    """Return the snapshot that the next run reads, None without new records. It ends before the
-    first record with the timestamp `until_ms` (since 1970) or later, or without `until_ms` at the
-    end of the topics.
+    """Return the snapshot that the next run reads; None if there are no new records. With
+    `until_ms` (since 1970) each partition ends before its first record with this timestamp or
+    later. Otherwise it ends at the end of the partition.
 
-    Raises SnapshotError, DataLost, ConfigError, or a ClientError if the cluster does not answer."""
+    Raises SnapshotError, DataLost, ConfigError, or a ClientError if the cluster does not answer.
+    """
     before = snapshot_of(last.snapshot) if last is not None else None
     if before is not None and job.source.mode == "append":
         _check_continues(job, before)
@@ -110,8 +111,8 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the parts of the snapshot's ranges that are no longer in the log. A run that has just
-    read the snapshot missed at most these records."""
+    """Return the parts of the snapshot's ranges that are no longer in the log. If a run has just
+    read the snapshot, these are the only records that it can have missed."""
     spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
     begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (
@@ -125,8 +126,9 @@ def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def cut(snapshot: Snapshot, sizes: Mapping[TopicPartition, float], bytes_max: int) -> Snapshot:
-    """Return the snapshot, cut to about `bytes_max` bytes by the same share of each partition.
-    `sizes` are bytes per offset. At least one offset remains."""
+    """Return the snapshot with shorter ranges, which together have about `bytes_max` bytes. All
+    ranges are shortened in the same proportion; a range with offsets keeps at least one. `sizes`
+    are bytes per offset."""
     total = sum(item.offsets * sizes.get(item.topic_partition, 0) for item in snapshot.ranges())
     if total <= bytes_max:
         return snapshot

@@ -1,5 +1,5 @@
-"""Writes tables as Parquet files into the folder of an attempt, after a comparison of their columns
-with those of the output."""
+"""Writes tables as Parquet files into the folder of an attempt. Before that, compares the columns
+of the table with those of the output."""
 
 from __future__ import annotations
 

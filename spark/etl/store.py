@@ -85,8 +85,8 @@ class Store:
         return None if content is None else manifest.plan_from(content, str(path))
 
     def attempts(self) -> list[AttemptName]:
-        """Return the attempts with a file in the store: their process lives, or died before it
-        removed the file."""
+        """Return the attempts that have a file in the store. The process of such an attempt still
+        runs, or has died before it removed the file."""
         names = self.files.names(self._root / layout.ATTEMPTS)
         return [found for name in names if (found := layout.parse_attempt(name)) is not None]
 
@@ -137,9 +137,9 @@ class Store:
         return found
 
     def drop_plan(self, seq: int) -> bool:
-        """Remove the plan of a run that is not committed. Return whether there was one. A process
-        that has read the plan may still commit the run, without loss or duplicates: the commit has
-        the offsets that were read."""
+        """Remove the plan of a run that is not committed. Return whether the run had a plan. A
+        process that has already read the plan may still commit the run. This causes no loss or
+        duplicates, because the commit has the offsets that were read."""
         path = self._root / layout.PLANS / layout.plan_file(seq)
         there = self._read(path) is not None
         self.files.remove(path)

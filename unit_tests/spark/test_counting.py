@@ -1,4 +1,4 @@
-"""Tests of counting records when a snapshot is taken: the choice of topics, the counted stretches,
+"""Tests of counting records when a snapshot is taken: the choice of topics, the counted parts,
 and the tasks of a counted range."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.batch import HEADER_SIZE, read_header, seal, stamp
 from pybroker.spark import snapshot as snapshots
-from pybroker.spark.counting import STRETCHES_MAX, Count, Stretches, thinned
+from pybroker.spark.counting import PARTS_MAX, Count, CountedParts, thinned
 from pybroker.spark.readability import Readability
 from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError, TopicCut
 from pybroker.spark.splits import (
@@ -46,14 +46,14 @@ from unit_tests.client.ranges.test_counts import digest
 
 CONF = {"retry.backoff.ms": "1", "bootstrap.timeout.ms": "500", "default.api.timeout.ms": "5000"}
 
-# Stretches
+# CountedParts
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=60),
     st.data(),
 )
-def test_stretches_cover_the_range_and_count_its_records(
+def test_parts_cover_the_range_and_count_its_records(
     shapes: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     place, batches = 7, []
@@ -67,10 +67,10 @@ def test_stretches_cover_the_range_and_count_its_records(
     end = data.draw(st.integers(place - shapes[-1][1] + 1, place + 4), "end")
     end = max(end, first + 1)
     records_max = data.draw(st.integers(1, 30), "records")
-    stretches = Stretches(first, end, stretch_records=records_max, stretches_max=6)
+    parts = CountedParts(first, end, part_records=records_max, parts_max=6)
     for each in batches:
-        stretches.add(read_header(each), each, first)
-    found = stretches.finish()
+        parts.add(read_header(each), each, first)
+    found = parts.finish()
     assert len(found) <= 7
     assert [each.first for each in found] == [first, *(each.beyond for each in found[:-1])]
     assert found[-1].beyond == end
@@ -85,7 +85,7 @@ def offsets_of(data: bytes) -> range:
     return range(header.base_offset, header.next_offset)
 
 
-def test_neighboring_stretches_are_joined() -> None:
+def test_neighboring_parts_are_joined() -> None:
     rows = [Counted(place, place + 5, place, DIGEST_END - 1) for place in range(0, 25, 5)]
     assert thinned(rows) == [
         Counted(0, 10, 5, DIGEST_END - 2),
@@ -247,7 +247,7 @@ async def test_recount_finds_records_removed_by_compaction() -> None:
 # Tasks
 
 
-def in_stretches(*edges: int, partition: int = 0) -> PartitionRange:
+def in_parts(*edges: int, partition: int = 0) -> PartitionRange:
     counts = tuple(
         Counted(first, beyond, beyond - first, digest(range(first, beyond)))
         for first, beyond in pairwise(edges)
@@ -260,8 +260,8 @@ def pieces(ranges: Collection[PartitionRange], limits: Limits) -> list[Partition
     return with_counts(list(ranges), align(cut, counted_places(list(ranges), cut)))
 
 
-def test_tasks_begin_at_stretch_boundaries() -> None:
-    item = in_stretches(10, 40, 70, 75, 110)
+def test_tasks_begin_at_part_boundaries() -> None:
+    item = in_parts(10, 40, 70, 75, 110)
     found = pieces([item], Limits(max_bytes=20))
     assert [(each.start, each.end) for each in found] == [(10, 40), (40, 70), (70, 75), (75, 110)]
     assert [each for piece in found for each in piece.counts] == list(item.counts)
@@ -272,7 +272,7 @@ def test_tasks_begin_at_stretch_boundaries() -> None:
 
 def test_uncounted_ranges_are_split_at_batches() -> None:
     plain = PartitionRange("t", 1, 0, 100)
-    found = pieces([in_stretches(0, 100), plain], Limits(max_offsets=50))
+    found = pieces([in_parts(0, 100), plain], Limits(max_offsets=50))
     assert [(each.partition, each.start, each.end) for each in found] == [
         *((0, 0, 100), (1, 0, 50), (1, 50, 100)),
     ]
@@ -287,7 +287,7 @@ def test_tasks_cover_the_range_with_all_counts(
     sizes: list[int], offsets_max: int, least: int
 ) -> None:
     edges = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
-    item = in_stretches(*edges)
+    item = in_parts(*edges)
     found = pieces([item], Limits(max_offsets=offsets_max, min_pieces=least))
     assert [found[0].start, *(each.end for each in found)] == [
         *(each.start for each in found),
@@ -301,10 +301,10 @@ async def test_each_task_finds_its_counted_records() -> None:
     async with two_topics() as broker:
         broker.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: DescribeLogDirsResponse()
         log = broker.partition("a", 0)
-        stretches = Stretches(0, 50, stretch_records=10)
+        parts = CountedParts(0, 50, part_records=10)
         for data in log.batches:
-            stretches.add(read_header(data), data, 0)
-        whole = PartitionRange("a", 0, 0, 50, str(OLD), 7, 0, stretches.finish())
+            parts.add(read_header(data), data, 0)
+        whole = PartitionRange("a", 0, 0, 50, str(OLD), 7, 0, parts.finish())
         options = {"bootstrap.servers": broker.address, **CONF}
         cut = await asyncio.to_thread(pieces_blocking, options, [whole], Limits(max_offsets=17))
         assert [(each.start, each.end) for each in cut] == [(0, 10), (10, 30), (30, 50)]
@@ -318,7 +318,7 @@ async def test_each_task_finds_its_counted_records() -> None:
 def test_document_of_a_counted_snapshot_is_small() -> None:
     counts = tuple(
         Counted(place, place + 10**9, 10**9, DIGEST_END - 1)
-        for place in range(10**12, 10**12 + STRETCHES_MAX * 10**9, 10**9)
+        for place in range(10**12, 10**12 + PARTS_MAX * 10**9, 10**9)
     )
     cut = PartitionCut(10**12, counts[-1].beyond, 0, 7, counts)
     snap = Snapshot("01J", "c", 1, "read_committed", {"t": TopicCut("", {0: cut})})

@@ -142,7 +142,7 @@ async def test_topics_are_found_by_a_pattern() -> None:
         ({"pattern": "("}, "is not a regular expression"),
         ({"topics": ["orders"], "isolation": "x"}, "isolation is 'x', expected read_uncommitted"),
         ({"partitions": {"orders": []}}, "the list of partitions of topic orders is empty"),
-        ({"partitions": {"orders": [1, 5]}}, "has no partition 5, it has 2 of them"),
+        ({"partitions": {"orders": [1, 5]}}, "has no partition 5: choose partitions below 2"),
         ({"topics": ["order"]}, "no topic order at .*: did you mean orders[?]"),
         ({"topics": ["xyz", "orders"]}, "no topic xyz at .*: create it, or give another topic"),
         ({"topics": ["orders"], "ends": {"orders": {0: 9}}}, "orders-1 is missing from the end"),

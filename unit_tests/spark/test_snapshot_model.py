@@ -82,20 +82,23 @@ def test_counts_are_part_of_the_document() -> None:
 @pytest.mark.parametrize(
     ("counts", "fault"),
     [
-        (5, "counts of orders-0 has 5, expected an offset above 100 and up to 250"),
+        (5, "counts of orders-0 has 5, expected [offset, records, digest]: an offset above 100"),
         (None, "counts of orders-0 has missing, expected"),
         ([[180, 75]], "has [180, 75], expected"),
         ([[180, 75, 1, 1]], "has [180, 75, 1, 1], expected"),
         ([[180, 75, True]], "has [180, 75, true], expected"),
         ([[180, "75", 1]], 'has [180, "75", 1], expected'),
         ([[180, 75.0, 1]], "has [180, 75.0, 1], expected"),
-        ([[100, 0, 0]], "has [100, 0, 0], expected an offset above 100"),
-        ([[180, 1, 1], [180, 0, 0]], "has [180, 0, 0], expected an offset above 180"),
+        ([[100, 0, 0]], "has [100, 0, 0], expected [offset, records, digest]: an offset above 100"),
+        (
+            [[180, 1, 1], [180, 0, 0]],
+            "has [180, 0, 0], expected [offset, records, digest]: an offset above 180",
+        ),
         ([[251, 75, 1]], "has [251, 75, 1], expected"),
         ([[180, 81, 1]], "has [180, 81, 1], expected"),
         ([[180, -1, 1]], "has [180, -1, 1], expected"),
-        ([[180, 75, DIGEST_END]], "expected an offset above 100"),
-        ([[180, 75, -1]], "expected an offset above 100"),
+        ([[180, 75, DIGEST_END]], "expected [offset, records, digest]: an offset above 100"),
+        ([[180, 75, -1]], "expected [offset, records, digest]: an offset above 100"),
         ([[180, 75, 1]], "counts of orders-0 ends at 180, expected 250"),
     ],
 )

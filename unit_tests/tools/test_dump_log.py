@@ -100,8 +100,8 @@ MEMBER_TEXT = (
         (
             b"\0",
             b"?",
-            "key: Error at offset 0, skipping. a key or value of 1 bytes, expected at least the 2"
-            " bytes of its version",
+            "key: Error at offset 0, skipping. a key or value has 1 bytes, expected at least 2"
+            " bytes for its version",
         ),
     ],
 )
@@ -158,8 +158,8 @@ TX_KEY = "key: transaction_metadata::transactionalId=tx payload: "
         (
             encode_key("tx"),
             b"\0\x09?",
-            "key: Error at offset 0, skipping. version 9 of the value of a transaction, expected 0"
-            " to 1",
+            "key: Error at offset 0, skipping. the value of a transaction has version 9, expected"
+            " 0 to 1",
         ),
     ],
 )

@@ -145,9 +145,9 @@ def test_an_offset_with_an_expiry_time_is_written_in_version_1() -> None:
 @pytest.mark.parametrize("version", [-1, 5, 0x7FFF])
 def test_values_of_other_versions_are_refused(version: int) -> None:
     other = version.to_bytes(2, "big", signed=True)
-    with pytest.raises(MalformedInput, match=f"version {version} of the value of a group"):
+    with pytest.raises(MalformedInput, match=f"the value of a group has version {version}"):
         decode_group_value(other + bytes.fromhex(GROUPS[3])[2:])
-    with pytest.raises(MalformedInput, match=f"version {version} of the value of an offset"):
+    with pytest.raises(MalformedInput, match=f"the value of an offset has version {version}"):
         decode_offset_value(other + bytes.fromhex(OFFSETS[3])[2:])
 
 
