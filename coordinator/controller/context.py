@@ -38,7 +38,8 @@ class ClusterContext:
     damaged: set[str] = field(default_factory=set)
     """Topics whose node cannot be parsed, or whose topic id is not stored."""
     unclean_elections: int = 0
-    """The number of elections in this term whose leader was neither in the ISR nor eligible."""
+    """The number of elections in this term whose leader was neither in the ISR nor an eligible
+    leader replica (KIP-966)."""
     unclean_epochs: dict[TopicPartition, int] = field(default_factory=dict)
     """Partition -> the leader epoch of its latest unclean election."""
     failed_log_dirs: set[int] = field(default_factory=set)

@@ -94,7 +94,7 @@ class FencedWrites:
         self._fence = paths.coordinator(shard.partition)
         self._timeout_s = timeout_s
         self._open: list[_Asked] = []
-        """The undecided changes, and the changes that were decided in this round."""
+        """The changes without an error code, and those that got an error code in this round."""
         self._known: dict[str, bool] = {}
         """Path -> whether the node exists, as last read or written here. If another process has
         created or deleted the node since, a multi fails, and each of its changes is tried alone."""

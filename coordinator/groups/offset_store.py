@@ -62,9 +62,9 @@ class OffsetStore(Protocol):
         self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Append the offsets to the log in the producer's open transaction, before any await. Wait
-        until the in-sync replicas have the records, and return an error code for each partition.
-        The offsets take effect at the commit marker, unless the partition has a later commit by
-        then or is deleted."""
+        until the in-sync replicas have the records, and return an error code for each partition. An
+        offset takes effect at the commit marker, unless a later commit or a deletion has replaced
+        it by then."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None

@@ -44,7 +44,8 @@ TOMBSTONES_BYTES_MAX: Final = 16_384
 PER_TURN: Final = 100
 """The number of timed-out transactions after which the coordinator yields to the event loop."""
 COMPLETE_AGAIN_S: Final = 1.0
-"""The pause (s) before the coordinator again tries to append that a transaction is complete."""
+"""The pause (s) before the coordinator tries again to append the state of a completed
+transaction."""
 BEGIN_WAIT_S: Final = 0.1
 """How long (s) a request that adds partitions waits for the end of the previous transaction. The
 value is the default of add.partitions.to.txn.retry.backoff.max.ms in Kafka 4. Kafka 3 instead
