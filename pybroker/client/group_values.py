@@ -20,8 +20,8 @@ class OffsetAndMetadata:
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
     """The identity of a consumer in its group. A producer sends it with the offsets of a
-    transaction; the broker refuses them if the member has left the generation (KIP-447). Without
-    membership, the generation is -1 and the member id empty."""
+    transaction. The broker refuses the offsets if the member has left the generation (KIP-447).
+    Without membership, the generation is -1 and the member id empty."""
 
     group_id: str
     generation: int = -1

@@ -18,8 +18,8 @@ OnMetrics = Callable[[MetricsT], Awaitable[None] | None]
 
 
 class MetricsReports(Generic[MetricsT]):
-    """Calls `callback`, unless it is None, with the result of `read`: every `interval_ms` from
-    `start` on (0: not at all), and once in `close`."""
+    """Calls `callback` with the result of `read`: every `interval_ms` (0: never) from `start` on,
+    and once in `close`. If `callback` is None, it does nothing."""
 
     def __init__(
         self,

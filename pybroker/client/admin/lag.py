@@ -190,9 +190,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the log start offset, last stable offset and high watermark in the leader's answers,
-    given in this order. After a leader change the second or third answer may be lower than the one
-    before it; it is then raised to the value of that answer."""
+    """Return the log start offset, last stable offset and high watermark, which `answers` has in
+    this order. After a leader change an offset may be below the previous one: it is then replaced
+    by the previous one."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

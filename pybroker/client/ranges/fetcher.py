@@ -425,9 +425,9 @@ class RangeFetcher:
         """Handle a Fetch response without a batch: raise _NothingYet, so that the request is
         repeated.
 
-        There is an exception if the whole range is below the leader's high watermark
-        (read_committed: last stable offset) and the leader still returns no batch for some time.
-        Compaction has then removed the last records of the range, and the range ends.
+        The range ends instead if the leader returns no batch for some time, although its high
+        watermark (read_committed: last stable offset) is at or above the end of the range.
+        Compaction has then removed the last records of the range.
         """
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"

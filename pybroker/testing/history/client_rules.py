@@ -228,7 +228,7 @@ def consumer_order(history: History) -> Iterator[Violation]:
             elif position != UNKNOWN:
                 left_out = bisect.bisect_left(existing, position)
                 if left_out < len(existing) and existing[left_out] < record.offset:
-                    text = f"consumer {client} did not get this offset, but {record.offset}"
+                    text = f"consumer {client} skipped this offset, and got offset {record.offset}"
                     yield Violation(rule, partition, existing[left_out], text, ops)
             position, before = record.offset + 1, str(poll)
         expected[client, partition] = (position, before)
@@ -253,8 +253,8 @@ def read_implies_durable(history: History) -> Iterator[Violation]:
                 continue
             told.add(place)
             text = (
-                f"value {record.value} was delivered, but the final read has {found or 'nothing'}"
-                " there"
+                f"a consumer got value {record.value}, but the final read has {found or 'nothing'}"
+                " at this offset"
             )
             yield Violation(
                 "read-implies-durable", poll.partition, record.offset, text, (str(poll),)

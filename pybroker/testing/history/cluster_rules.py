@@ -206,7 +206,7 @@ def _falling(
 ) -> Iterator[Violation]:
     for (_, before), (offset, after) in pairwise(rows):
         if after < before:
-            text = f"leader epoch {after} follows {before}"
+            text = f"leader epoch {after} comes after leader epoch {before}"
             yield Violation("epochs", partition, offset, text, (source,))
             return
 

@@ -57,7 +57,7 @@ def survivors_unchanged(history: History) -> Iterator[Violation]:
     for read in _reads_without_loss(history):
         for before, after in pairwise(read.records):
             if before.offset >= after.offset:
-                text = f"the offset follows {before.offset}"
+                text = f"the record comes after the record at offset {before.offset}"
                 yield Violation(SURVIVORS, read.partition, after.offset, text, (str(read),))
         for record in read.records:
             if record.value is None:

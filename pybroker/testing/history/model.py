@@ -187,7 +187,7 @@ class Fault:
 @dataclass(slots=True)
 class TopicLife:
     """A topic from its creation to its deletion. A recreated topic has its own `TopicLife`.
-    `replicas` are by partition, with partitions added later."""
+    `replicas` has the broker ids of each partition, including partitions that were added later."""
 
     topic: str
     begun: int

@@ -126,16 +126,16 @@ def offsets_match_output(history: History) -> Iterator[Violation]:
         outputs = made[group, partition]
         for offset, sends in outputs.items():
             if len(sends) > 1:
-                text = f"group {group} has made {len(sends)} output records of this record"
+                text = f"group {group} wrote {len(sends)} output records for this record"
                 yield Violation(OUTPUT, partition, offset, text, tuple(sends))
             if offset >= committed:
-                text = f"group {group} has made output of it, but has committed only {committed}"
+                text = f"group {group} wrote output for this record, but committed {committed}"
                 yield Violation(OUTPUT, partition, offset, text, tuple(sends))
         if history.expires:
             continue
         for record in inputs[partition].records:
             if record.offset < committed and record.offset not in outputs:
-                text = f"group {group} has committed {committed}, but made no output of it"
+                text = f"group {group} committed {committed}, but wrote no output for this record"
                 yield Violation(OUTPUT, partition, record.offset, text)
 
 

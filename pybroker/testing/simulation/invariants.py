@@ -150,8 +150,8 @@ class Invariants:
         self._marks[key] = mark
         if before is not None and mark < before:
             text = (
-                f"broker {leader.broker} had the higher high watermark {before} in epoch"
-                f" {leader.epoch}"
+                f"the high watermark of leader {leader.broker} fell from {before} to {mark} in"
+                f" epoch {leader.epoch}"
             )
             self._tell(NEVER_FALLS, partition, mark, text)
         state = self._record.states.get(partition)
@@ -166,7 +166,10 @@ class Invariants:
         leaders so far."""
         committed = self._committed.get(life, leader.log_start)
         if leader.log_start > committed and leader.partition not in self._lost:
-            text = f"leader {leader.broker} has deleted it, but the high watermark is {committed}"
+            text = (
+                f"leader {leader.broker} has deleted this record, but the high watermark is"
+                f" {committed}"
+            )
             self._tell(UNCOMMITTED, leader.partition, leader.log_start - 1, text)
 
     def _check_electable(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
@@ -177,10 +180,9 @@ class Invariants:
                 replica.broker, replica.partition
             ):
                 text = (
-                    f"is committed, but the in-sync or eligible broker {replica.broker} has the"
-                    " log end"
+                    "records below this offset are committed, but the log of the in-sync or"
+                    f" eligible broker {replica.broker} ends at offset {replica.log_end}"
                 )
-                text += f" {replica.log_end}"
                 self._tell(COVERED, replica.partition, committed, text)
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
@@ -193,8 +195,8 @@ class Invariants:
         required = self._record.required(partition)
         if len(holders) < required:
             text = (
-                f"committed by leader {leader.broker}, but only brokers {sorted(holders)} have"
-                f" it; required are {required} replicas"
+                f"leader {leader.broker} has committed all records below this offset, but only"
+                f" brokers {sorted(holders)} have them, expected {required} brokers"
             )
             self._tell(HELD, partition, mark, text)
 
