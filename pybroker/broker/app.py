@@ -71,8 +71,8 @@ log = logging.getLogger(__name__)
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise. The
-    broker calls `lost` with the reason when it has to end by itself."""
+    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise. If the
+    broker cannot go on, it calls `lost` with the reason, and its owner has to stop it."""
 
     def __init__(
         self,

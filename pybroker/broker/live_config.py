@@ -27,8 +27,8 @@ from pybroker.replication.manager import ReplicaManager
 log = logging.getLogger(__name__)
 
 _REFRESH_WAIT_S: Final = 5.0
-"""How long (s) the broker waits to answer a request that changes options, after it has written the
-change to ZooKeeper: at most until the change is in force on this broker."""
+"""A request that changes options is answered when the change is in force on this broker, or this
+time (s) after the change was written to ZooKeeper."""
 
 OnChange = Callable[[BrokerConfig, BrokerConfig], None]
 """Receives the broker's configuration before and after a change."""

@@ -132,8 +132,8 @@ class DirectoryFailures:
             self._lost(f"all log directories have failed; the last one failed with: {error}")
 
     async def _send(self) -> bool:
-        """Send each kind of event that is not sent yet. Return True if one could not be sent, so
-        that the caller tries again."""
+        """Send the queued events. Return True if an event could not be sent. The caller then tries
+        again."""
         for event in list(self._unsent):
             self._unsent.discard(event)
             try:

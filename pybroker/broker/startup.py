@@ -132,8 +132,8 @@ async def start_broker(
     stack: AsyncExitStack,
     end: Callable[[str | None], None],
 ) -> BrokerApp:
-    """Start a broker and return it. The calls that stop it are pushed onto `stack`. The broker
-    calls `end` with the reason when it has to end by itself. Raise StartupError."""
+    """Start a broker and return it. The calls that stop it are pushed onto `stack`. If the broker
+    cannot go on later, it calls `end` with the reason. Raise StartupError."""
     disk = around.disk
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)

@@ -34,8 +34,8 @@ from pybroker.wire.schema import Message
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 _COMMIT_LOOK_S: Final = 30.0
-"""How long (s) a shard waits until a record is replicated to the in-sync replicas before it logs
-that it still waits."""
+"""If the in-sync replicas do not have a record of a shard after this time (s), the shard logs that
+it still waits."""
 
 
 class TransactionCoordination:

@@ -27,8 +27,8 @@ _BEATS_PER_SESSION: Final = 12
 
 class ZooKeeperLease:
     """Determines which requests the broker may answer (its `level`), between `start` and `stop`.
-    Before `start` the level is ALL. The handling of every request must call `check`, so that an
-    expired lease is noticed before a timer runs."""
+    Before `start` the level is ALL. `check` must be called for every request, so that an expired
+    lease is noticed even before the timer runs."""
 
     def __init__(
         self,

@@ -243,8 +243,8 @@ def connection_overrides(text: str) -> dict[str, int]:
 
 
 def _address(text: str) -> str:
-    """Return the IP address in the form of a peer's address. Raise ValueError for a host name,
-    which is not resolved."""
+    """Return an IP address in the form in which connections report the peer's address. Raise
+    ValueError for a host name: host names are not resolved."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

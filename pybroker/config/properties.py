@@ -18,8 +18,9 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value from a properties file or a command line. A client with such a value for an unknown
-    option only logs a warning, since several programs may share a properties file."""
+    """A value from a properties file or a command line. For an unknown option with such a value,
+    a client logs a warning and raises no error, since several programs may share a properties
+    file."""
 
     __slots__ = ()
 

@@ -73,7 +73,8 @@ class _Acknowledgement(Generic[R, T]):
         self.response: Deferred[T] = Deferred(self._end_wait)
 
     def is_reached(self) -> bool:
-        """Return whether each batch is acknowledged or has failed. If not, begin to wait."""
+        """Return whether each batch has been acknowledged or has failed. If not, the wait
+        begins."""
         services, fail = self._services, self._fail
         pending = [item for item in self._pending if not is_decided(services, item, fail)]
         self._pending = pending

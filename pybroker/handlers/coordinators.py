@@ -102,6 +102,6 @@ def _coordinator_of(services: Services, topic: InternalTopic, key_type: int, key
     if broker_id == services.broker_id and service.may_be_elsewhere(partition):
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"another broker may have replaced this broker, {broker_id}, as the coordinator",
+            f"this broker, {broker_id}, may no longer be the coordinator",
         )
     return broker_id

@@ -40,9 +40,9 @@ _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, if the broker knows a later
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The limit (bytes) of a read of one partition on the event loop. If the read finds more than half
-of this, a thread reads the partition instead, because the copy would block the event loop for too
-long."""
+"""The maximum size (bytes) of a read of one partition on the event loop. If the read returns more
+than half of this, the result is discarded, and a thread reads the partition: the event loop would
+be blocked for too long by such results."""
 _TURN_BYTES_MAX: Final = 2 * 1024 * 1024
 """After reading this many bytes, or TURN_PARTITIONS_MAX partitions, a pass yields to the event
 loop."""

@@ -50,8 +50,8 @@ async def _expand(services: Services, topic: CreatePartitionsTopic, *, validate_
     if topic.name in INTERNAL_TOPICS:
         raise BrokerError(
             ErrorCode.INVALID_PARTITIONS,
-            f"the number of partitions of {topic.name} cannot be changed: a group or transactional"
-            " id would map to another partition, without its records",
+            f"the number of partitions of {topic.name} cannot be changed: a group id or"
+            " transactional id would then map to another partition, which lacks its records",
         )
     chosen = None
     if topic.assignments is not None:

@@ -16,8 +16,8 @@ from typing import Final
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 STEADY_S: Final = 60.0
-"""The pauses of a broker begin again with the shortest one after the broker has served for at least
-this time (s)."""
+"""If a broker has served for at least this time (s) before it ends, the pause before its next start
+is the shortest one again."""
 STOP_MAX_S: Final = 60.0
 """How long (s) a broker may take to stop after SIGTERM. Then it is killed."""
 EXIT_REFUSED: Final = 1

@@ -83,7 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_wake = on_wake
         self.rests = False
         """Whether the connection waits for the first byte of a request and has nothing to send.
-        Until bytes arrive, the owner then checks only its idle time."""
+        As long as this is True, the owner checks only how long the connection has been idle."""
         self._memory = memory
         self._refusals = refusals
         counted = memory.is_limited

@@ -14,7 +14,8 @@ BURST_BYTES: Final = 128 * 1024
 """A full buffer may grow up to this size even if no single frame needs it. Then bytes that a peer
 sends together are read together, and the buffer seldom moves its bytes."""
 LARGE_BYTES: Final = 1024 * 1024
-"""A buffer larger than this is freed after the first frame that needs less than an eighth of it."""
+"""A buffer larger than this is freed when a frame is released that is smaller than an eighth of the
+buffer."""
 _SIZE: Final = struct.Struct(">i")
 
 
