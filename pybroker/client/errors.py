@@ -137,8 +137,8 @@ class ResponseError(ClientError):
 
 
 class DeliveryFailed(ClientError):
-    """A record was not acknowledged. If `definite` is true, it was certainly not written.
-    `__cause__` is the last error, or None."""
+    """A record was not acknowledged. If `definite` is true, the record was certainly not written.
+    `__cause__` is the last error; None if there was none."""
 
     def __init__(self, topic_partition: TopicPartition, reason: str, *, definite: bool) -> None:
         doubt = "" if definite else " (it may have been written)"

@@ -278,8 +278,8 @@ class Cluster:
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
         """Delay each piece of data (at most 64 KiB) by `seconds` plus a random part of `jitter`
-        seconds, in order. `to` limits the delay to the brokers' links to `"zookeeper"`, `"clients"`
-        or other `"brokers"`. Requires `proxied=True`."""
+        seconds, in order. With `to`, delay only the brokers' connections with `"zookeeper"`, with
+        `"clients"` or with other `"brokers"`. Requires `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:

@@ -95,8 +95,8 @@ class Calls:
     async def each_broker(
         self, nodes: Iterable[int] | None, ask: Ask[T], timeout_ms: int | None = None
     ) -> dict[int, T | ClientError]:
-        """Return broker id -> the value that `ask` gets from the broker, or the error. None: all
-        known brokers."""
+        """Return, for each broker id in `nodes` (None: all known brokers), the value that `ask`
+        gets from the broker, or the error."""
         self.check_opened()
         chosen = sorted(self.cluster.view.nodes) if nodes is None else list(dict.fromkeys(nodes))
 

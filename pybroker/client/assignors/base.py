@@ -35,8 +35,8 @@ class Assignor(Protocol):
         before."""
 
     def user_data(self) -> bytes | None:
-        """Return the bytes that this member sends to the leader beside its topics in JoinGroup, or
-        None."""
+        """Return the user data of this member's subscription in JoinGroup; None if the assignor
+        needs none."""
 
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]

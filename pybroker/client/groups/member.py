@@ -435,9 +435,9 @@ class Membership:
             )
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
-        """React to the error code in a response to a stable member. `sent` is the member's identity
-        in the request. If the identity has changed since, only a lost coordinator is looked up
-        again."""
+        """React to the error code in a response to a stable member. `sent` is the identity in the
+        request. If the member has another identity now, only look up the coordinator again, if
+        `step` says so."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)

@@ -109,8 +109,8 @@ LEFT_GROUP: Final = frozenset(
 def decide(
     table: Mapping[ErrorCode, Reaction], codes: Iterable[ErrorCode]
 ) -> tuple[Reaction, ErrorCode]:
-    """Return (greatest reaction to the error codes of one response, its code); fatal if there are
-    no codes."""
+    """Return the greatest reaction to the error codes of one response, and the code that causes it.
+    With no codes the reaction is fatal."""
     reactions = [
         (table.get(code, Reaction.AGAIN if code.retriable else Reaction.FATAL), code)
         for code in codes

@@ -24,8 +24,8 @@ def faults(history: History, what: str) -> list[Fault]:
 
 
 def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartition, float]:
-    """Return, by partition, the longest time in seconds, between `begin` and `end`, without an
-    acknowledgement of acks=all."""
+    """Return, by partition, the longest pause between acknowledgements of acks=all, in seconds. The
+    pauses are measured within the time from `begin` to `end` (ns)."""
     moments: dict[TopicPartition, list[int]] = defaultdict(lambda: [begin, end])
     for partition in {send.partition for send in history.sends.values()}:
         moments[partition].sort()

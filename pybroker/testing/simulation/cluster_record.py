@@ -1,7 +1,8 @@
-"""Records what a simulated cluster writes to ZooKeeper (topics, partition states, controllers, data
-losses) in a history.
+"""Converts the changes of a simulated cluster's ZooKeeper nodes (topics, partition states,
+controllers, data losses) into a history.
 
-This module parses the ZooKeeper nodes itself, because the checks share no code with the brokers."""
+This module parses the ZooKeeper nodes itself, because the checks share no code with the brokers.
+"""
 
 from __future__ import annotations
 

@@ -174,8 +174,8 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Write the first bytes of `data` that fit on a full disk, and return their number. Return
-        0, without a write, if the disk has space for all."""
+        """If the disk has no space for all of `data`, write the first bytes that fit, and return
+        their number. Otherwise write nothing, and return 0."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0

@@ -108,8 +108,8 @@ class FileNode:
         return kind
 
     def _tear(self, rng: random.Random) -> None:
-        """Make a random number of the oldest pending changes durable, and some first sectors of the
-        next write."""
+        """Make a random number of the oldest pending changes durable. If the next change is a
+        write, also make a random number of its first sectors durable."""
         count = rng.randrange(len(self.pending) + 1)
         for change in self.pending[:count]:
             _apply(self.durable, change)

@@ -206,8 +206,8 @@ class Network:
         return found
 
     def listen(self, machine: Machine, host: str, port: int) -> socket.socket:
-        """Return a listening socket at the port, 0 for any free port. The end of the machine's
-        present process closes the socket. Raises OSError like bind."""
+        """Return a listening socket at the port; `port` 0 means any free port. The socket is closed
+        when the machine's present process ends. Raises OSError like bind."""
         here = self.host(machine)
         if host not in (*_EVERYWHERE, *_HERE, machine.name, here.address):
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
@@ -240,8 +240,8 @@ class Network:
     # faults
 
     def reset(self, first: str, second: str, *, one: bool = False) -> int:
-        """Reset all connections between two machines, or with `one` a random one. Data in transit
-        is lost. Return the number of reset connections."""
+        """Reset all connections between two machines. With `one`, reset only a random one of them.
+        Data in transit is lost. Return the number of reset connections."""
         host = self._hosts.get(first)
         found = [] if host is None else self._between(host, second)
         if one and found:

@@ -301,8 +301,8 @@ class ConnectedSocket(SocketBase):
         return 0
 
     def _take(self, length: int) -> None:
-        """Note that the application has read `length` bytes, and tell the sender about large free
-        space only, like a real kernel."""
+        """Note that the application has read `length` bytes. Like a real kernel, tell the sender
+        about free space only when there is much of it."""
         self._taken += length
         if self._taken * 2 >= self._window:
             self._out.send(self._taken)

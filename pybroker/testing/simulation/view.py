@@ -38,8 +38,12 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
 
 
 def is_healthy(cluster: SimCluster) -> bool:
-    """Return whether every partition has a leader that knows its role and all brokers in its ISR,
-    and no broker has a damaged replica."""
+    """Return whether all of the following hold:
+
+    - no broker has a damaged replica;
+    - every partition has all brokers in its ISR;
+    - the leader of every partition knows that it leads, with the leader epoch in ZooKeeper.
+    """
     apps = [each.app for each in _running(cluster)]
     if any(app is not None and app.unhealthy_replicas.waiting for app in apps):
         return False

@@ -326,8 +326,7 @@ class Member:
             self._end_session(transaction.session_id)
 
     def grant(self, number: int, granted: Granted) -> None:
-        """Send the leader's answer to a Connect to the client on the connection with this
-        number."""
+        """Send the leader's answer to a client's Connect on the connection with this number."""
         served = self._served.get(number)
         if served is None:
             return

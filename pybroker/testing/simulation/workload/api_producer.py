@@ -104,7 +104,7 @@ class ApiProducer:
                 return
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets of a group without members in the transaction."""
+        """In the transaction, commit offsets of a group that has no members."""
         await self._producer.send_offsets(offsets, group)
 
     async def produce(

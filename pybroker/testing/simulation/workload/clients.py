@@ -179,8 +179,8 @@ class Client:
         return None
 
     async def rest(self, mean_s: float) -> None:
-        """Sleep for about `mean_s` seconds, and sometimes up to the maximum pause of the
-        options."""
+        """Sleep for a random time with the mean `mean_s` seconds. Sometimes add a pause of up to
+        `options.pause_s_max` seconds."""
         options = self.options
         if options.pause_mean_s and self.rng.random() < mean_s / options.pause_mean_s:
             await asyncio.sleep(self.rng.random() * options.pause_s_max)

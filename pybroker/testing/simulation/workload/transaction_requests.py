@@ -192,7 +192,7 @@ class TransactionalProducer:
     # records and offsets
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets of a group without members in the transaction (TxnOffsetCommit)."""
+        """In the transaction, commit offsets of a group that has no members (TxnOffsetCommit)."""
         topics: dict[str, TxnOffsetCommitRequestTopic] = {}
         for (topic, number), offset in offsets.items():
             rows = topics.setdefault(topic, TxnOffsetCommitRequestTopic(name=topic)).partitions
