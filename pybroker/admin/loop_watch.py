@@ -1,8 +1,8 @@
 """Measures the load and the delay of the event loop, and keeps the durations of the last minute,
 such as request times, for the metrics.
 
-Kafka measures the idle ratio of its request handler threads. This broker measures that of the event
-loop's thread: the share of time in which the thread uses no CPU.
+Kafka measures the idle ratio of its request handler threads. This broker measures the idle ratio of
+the event loop's thread: the share of time in which the thread uses no CPU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The values of all partitions for the metrics page, read in slices, so that the broker serves
-clients meanwhile.
-"""
+"""The values of all partitions for the metrics page. They are read in slices, and the broker serves
+clients between two slices."""
 
 from __future__ import annotations
 

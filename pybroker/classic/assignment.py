@@ -52,8 +52,8 @@ def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> A
 
 
 def assign_roundrobin(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """Return the assignment by the strategy `roundrobin`: all partitions, in the order of a hash of
-    their names, go to the threads in turn. Raises NoRoundRobin."""
+    """Return the assignment by the strategy `roundrobin`: the partitions, in the order of a hash of
+    their names, are distributed one by one, to each thread after the other. Raises NoRoundRobin."""
     topics = dict.fromkeys(topic for counts in streams.values() for topic in counts)
     if not topics:
         return {}

@@ -49,11 +49,11 @@ class OffsetStore(Protocol):
 class Offsets:
     """The committed offsets of one group, for the partitions that this member owns."""
 
-    def __init__(self, coord: Coord, group_id: str, *, era: Callable[[], int]) -> None:
-        """`era` returns how many ZooKeeper sessions of this member have ended."""
+    def __init__(self, coord: Coord, group_id: str, *, sessions_ended: Callable[[], int]) -> None:
+        """`sessions_ended` returns how many ZooKeeper sessions of this member have ended so far."""
         self._coord = coord
         self._group_id = group_id
-        self._era = era
+        self._sessions_ended = sessions_ended
         self._writing = asyncio.Lock()
         """Held during a whole commit, so that an older offset never replaces a newer one. Its
         holder waits only for ZooKeeper."""
@@ -94,7 +94,7 @@ class Offsets:
         return [owned for owned, gone in zip(owned_partitions, outcomes, strict=True) if gone]
 
     async def _is_disowned(self, owned: OwnedPartition) -> bool:
-        if owned.released or owned.era != self._era():
+        if owned.released or owned.sessions_ended != self._sessions_ended():
             return True
         try:
             await self._coord.multi(self._checks(owned))
@@ -102,7 +102,7 @@ class Offsets:
             if not isinstance(error.cause, NoNode):
                 raise
             return True
-        return owned.released or owned.era != self._era()
+        return owned.released or owned.sessions_ended != self._sessions_ended()
 
     def _checks(self, owned: OwnedPartition) -> list[CoordOp]:
         """Return the operations that check that the partition's owner node and its topic still
@@ -135,7 +135,7 @@ class Offsets:
         data = schemas.encode_number(offset)
         exists = owned.stored is not None
         for _ in range(_ATTEMPTS_MAX):
-            if owned.released or owned.era != self._era():
+            if owned.released or owned.sessions_ended != self._sessions_ended():
                 return owned
             last = SetOp(path, data) if exists else CreateOp(path, data)
             try:

@@ -240,7 +240,9 @@ class ClassicConsumer:
         no offset is committed. Before `subscribe` this reads only the offset in ZooKeeper. Raises
         CoordError, MalformedNode, and with offsets.storage=kafka ClientError."""
         key = TopicPartition(*partition)
-        store = self._offsets or Offsets(self._coord(), self.options.group_id, era=lambda: 0)
+        store = self._offsets or Offsets(
+            self._coord(), self.options.group_id, sessions_ended=lambda: 0
+        )
         return (await store.read([key]))[key].start
 
     # ---- inside: joining
@@ -293,7 +295,7 @@ class ClassicConsumer:
 
     def _make_store(self, coord: Coord, validity: SessionValidity, reader: Reader) -> OffsetStore:
         options = self.options
-        nodes = Offsets(coord, options.group_id, era=lambda: validity.era)
+        nodes = Offsets(coord, options.group_id, sessions_ended=lambda: validity.sessions_ended)
         if options.offsets_storage == "zookeeper":
             return nodes
         return KafkaOffsets(

@@ -23,9 +23,9 @@ class OwnedPartition:
 
     topic_partition: TopicPartition
     thread: ThreadId
-    era: int
+    sessions_ended: int
     """How many ZooKeeper sessions of this member had ended when it created the owner node
-    (`SessionValidity.era`)."""
+    (`SessionValidity.sessions_ended`)."""
     topic_czxid: int
     """The czxid of the topic's node: a recreated topic of the same name has another czxid."""
     stored: int | None = None

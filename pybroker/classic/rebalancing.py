@@ -208,7 +208,7 @@ class Rebalancer:
 
     async def _try(self) -> str | None:
         """Make one attempt to rebalance. Return None, or the reason if it failed."""
-        era = self._validity.era
+        sessions_ended = self._validity.sessions_ended
         if self._lost:
             lost, self._lost = self._lost, []
             await self._call_listener("after_loss", lost)
@@ -230,15 +230,15 @@ class Rebalancer:
         await self._stop_reading(foreign, patience_ms=self._options.rebalance_backoff_ms)
         await self._release()
         missing = {key: thread for key, thread in wanted.items() if key not in self.held}
-        self._expect(era)
-        return await self._take(era, view, missing) if missing else None
+        self._expect(sessions_ended)
+        return await self._take(sessions_ended, view, missing) if missing else None
 
     async def _take(
-        self, era: int, view: GroupView, missing: Mapping[TopicPartition, ThreadId]
+        self, sessions_ended: int, view: GroupView, missing: Mapping[TopicPartition, ThreadId]
     ) -> str | None:
         self._uncertain.update(dict.fromkeys(missing))
         obstacle = await self._nodes.create_owners(missing)
-        self._expect(era)
+        self._expect(sessions_ended)
         if obstacle is not None:
             for key in missing:
                 self._uncertain.pop(key, None)
@@ -247,12 +247,12 @@ class Rebalancer:
                 self._wake.set()
             return f"the owner node {obstacle} belongs to another member"
         progress = await self._offsets.read(list(missing))
-        self._expect(era)
+        self._expect(sessions_ended)
         new = [
             OwnedPartition(
                 topic_partition=key,
                 thread=thread,
-                era=era,
+                sessions_ended=sessions_ended,
                 topic_czxid=view.topics[key.topic].czxid,
                 stored=progress[key].stored,
                 consumed=progress[key].start,
@@ -265,7 +265,7 @@ class Rebalancer:
             self._uncertain.pop(owned.topic_partition, None)
             self.held[owned.topic_partition] = owned
         await self._call_listener("after_claim", list(missing))
-        self._expect(era)
+        self._expect(sessions_ended)
         for owned in new:
             self._streams.attach(owned)
         self._reader.read(self.held, new)
@@ -320,8 +320,8 @@ class Rebalancer:
 
     # ---- inside
 
-    def _expect(self, era: int) -> None:
-        if self._validity.era != era:
+    def _expect(self, sessions_ended: int) -> None:
+        if self._validity.sessions_ended != sessions_ended:
             raise SessionExpired("the ZooKeeper session has expired during a rebalance")
 
     def _on_watch(self, event: WatchEvent) -> None:

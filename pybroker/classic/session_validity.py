@@ -19,11 +19,12 @@ _RETRY_S: Final = 0.1
 
 
 class SessionValidity:
-    """Tracks whether one member's ZooKeeper session is valid. `era` is the number of sessions that
-    have ended.
+    """Tracks whether one member's ZooKeeper session is valid. `sessions_ended` is the number of its
+    sessions that have ended so far.
 
-    `on_expired` is called at once when a session has ended, `on_connected` when the connection is
-    restored in the old or a new session, `on_certain` when streams may continue.
+    `on_expired` is called at once when a session has ended. `on_connected` is called when the
+    connection is restored, in the old or a new session. `on_certain` is called when streams may
+    continue.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class SessionValidity:
         self._tasks = TaskOwner()
         self._connected = asyncio.Event()
         self._connected.set()
-        self.era = 0
+        self.sessions_ended = 0
         coord.add_listener(self._on_session)
 
     async def close(self) -> None:
@@ -89,7 +90,7 @@ class SessionValidity:
                 self._connected.clear()
             case SessionEvent.EXPIRED:
                 self._connected.clear()
-                self.era += 1
+                self.sessions_ended += 1
                 self._on_expired()
             case SessionEvent.CONNECTED | SessionEvent.RECONNECTED:
                 self._connected.set()

@@ -317,15 +317,16 @@ def fits_in_message(text: str) -> bool:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the name in `known` of which `name` is probably a misspelling, or None."""
+    """Return the name in `known` of which `name` is probably a misspelling, None if none is similar
+    enough."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=SIMILARITY_OF_A_TYPO)
     return by_lower[close[0]] if close else None
 
 
 def first_ms(*candidates: tuple[int | None, int]) -> int | None:
-    """Return the first amount that is set, in milliseconds, or None. Each of `candidates` is an
-    amount (None: not set) and the milliseconds in its unit."""
+    """Return the first amount that is set, in milliseconds, or None if no amount is set. Each of
+    `candidates` is an amount (None: not set) and the milliseconds in its unit."""
     for amount, unit_ms in candidates:
         if amount is not None:
             return amount * unit_ms

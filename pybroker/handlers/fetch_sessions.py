@@ -352,8 +352,9 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session that a new session of `size` partitions may evict, or None. Consumers'
-        sessions are evicted before followers' sessions, small ones before large ones."""
+        """Return the session that a new session of `size` partitions may evict, None if there is
+        none. Consumers' sessions are evicted before followers' sessions, small ones before large
+        ones."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None

@@ -62,10 +62,10 @@ class ThreadedBlocking:
 
 
 class BackgroundThread:
-    """One thread for work that takes long and that no client waits for. On Linux it has the
-    scheduling policy SCHED_BATCH: when it wakes up, it does not preempt a running thread, such as
-    that of the event loop. Its share of the processors is that of other threads, because the event
-    loop may wait for the GIL that it holds."""
+    """One thread for work that takes long and that no client waits for. On Linux its scheduling
+    policy is SCHED_BATCH: when it wakes up, it does not preempt a running thread, such as the event
+    loop's thread. It gets as much processor time as any other thread, because the event loop may
+    wait for the GIL while this thread holds it."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(

@@ -109,8 +109,8 @@ def check_ports(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if a broker's directory has data but that of the embedded ZooKeeper is
-    missing: a new ZooKeeper would not have the topics."""
+    """Raise StartupError if a broker's directory has data and the directory of the embedded
+    ZooKeeper is missing: a new ZooKeeper would not have the topics."""
     directory = zookeeper_directory(config)
     if config.zookeeper_connect is not None or directory.exists():
         return

@@ -1,7 +1,9 @@
 """Asks transaction coordinators, on behalf of a leader, whether partitions are in a transaction
-(KIP-890): another broker by AddPartitionsToTxn with VerifyOnly, this broker by a direct call.
+(KIP-890). A coordinator on another broker is asked by AddPartitionsToTxn with VerifyOnly, the one
+on this broker by a direct call.
 
-Each broker gets one request at a time. Questions that arrive meanwhile share the next request.
+Each broker gets one request at a time. Questions that arrive during a request share the next
+request.
 """
 
 from __future__ import annotations

@@ -40,21 +40,21 @@ def nodes(coord: MemoryCoord) -> GroupNodes:
 
 @pytest.fixture
 def offsets(coord: MemoryCoord) -> Offsets:
-    return Offsets(coord, GROUP, era=lambda: 0)
+    return Offsets(coord, GROUP, sessions_ended=lambda: 0)
 
 
-async def owned_by(scene: Stage, nodes: GroupNodes, *, era: int = 0) -> OwnedPartition:
+async def owned_by(scene: Stage, nodes: GroupNodes, *, sessions_ended: int = 0) -> OwnedPartition:
     """Return an owned partition with five consumed records."""
     assert await nodes.create_owners({T0: ME}) is None
     topic = scene.tree.node(paths.topic("t"))
     assert topic is not None
-    return OwnedPartition(T0, ME, era, topic[1].czxid, consumed=5)
+    return OwnedPartition(T0, ME, sessions_ended, topic[1].czxid, consumed=5)
 
 
 async def test_an_owner_of_an_earlier_session_stores_no_offset(
     scene: Stage, nodes: GroupNodes, offsets: Offsets
 ) -> None:
-    owned = await owned_by(scene, nodes, era=-1)
+    owned = await owned_by(scene, nodes, sessions_ended=-1)
     assert await offsets.write([owned]) == [owned]
     assert scene.offset("t", 0) is None
 
