@@ -267,23 +267,18 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_frames(self) -> None:
         """Handle frames until a handler returns an awaitable, no whole frame is left, or other
         connections have to be served."""
-        served = served_bytes = 0
-        limits = self._limits
+        served = 0
         while self._transport is not None and self._writable and not self._draining:
             try:
                 frame = self._buffer.next_frame()
                 if frame is None:
                     break
-                if (
-                    served == limits.requests_per_turn_max
-                    or served_bytes >= limits.bytes_per_turn_max
-                ):
+                if served == self._limits.requests_per_turn_max:
                     self._next_turn = asyncio.get_running_loop().call_soon(self._take_turn)
                     return
                 if not served:
                     self.last_active = self._clock.monotonic()
                 served += 1
-                served_bytes += len(frame)
                 answer = self._handle(frame, self.peer)
             except (MalformedInput, CloseConnection) as error:
                 self._refuse(error)

@@ -22,6 +22,3 @@ class ServerLimits:
     requests_per_turn_max: int = 64
     """After handling this many buffered requests, a connection gives the other connections their
     turn."""
-    bytes_per_turn_max: int = 32 * 1024
-    """After handling buffered requests of this many bytes, a connection gives the other connections
-    their turn. So short requests do not wait for several large ones of each connection."""
