@@ -135,10 +135,11 @@ class Segments:
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that contains `offset`, and all later batches, durably. A segment that
-        begins at `offset` stays, empty, if compaction has removed the batches before it."""
+        """Remove the batch that contains `offset`, and all later batches, durably. Invariant: the
+        last batch ends at the log end, or the active segment is empty and begins at the log end."""
         # A batch that a power loss restored would be taken for a batch of the next leader epoch.
-        # The name of an empty segment at `offset` can be the only sign of the log end at a restart.
+        # Compaction may have removed the batches before the log end. At a restart the name of an
+        # empty segment is then the only sign of the log end.
         # Newest first, so that a crash leaves no gap. The renames are synced before a segment is
         # truncated, because later segments that a power loss restores would also leave a gap.
         with self._files:
@@ -150,6 +151,15 @@ class Segments:
             self._disk.sync_dir(self._directory)
             self.active.truncate(offset, index_interval_bytes)
             self.active.sync(indexes=False)
+            self._mark_end()
+
+    def _mark_end(self) -> None:
+        """Begin an empty segment at the log end, durably, if the last batch ends below it."""
+        active, end = self.active, self.active.next_offset
+        if active.base_offset < end and self._has_gap_before(end):
+            active.seal()
+            self.begin(end)
+            self._disk.sync_dir(self._directory)
 
     def _has_gap_before(self, offset: int) -> bool:
         """Return whether compaction has removed the batch with the offset before `offset`."""

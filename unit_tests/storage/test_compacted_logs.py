@@ -77,6 +77,33 @@ def test_truncation_in_a_gap_sets_the_log_end(tmp_path: Path, offset: int, end: 
     assert bench.offsets() == [each for each in (0, 2, 5, 9) if each < offset] + [10]
 
 
+@pytest.mark.parametrize("how", ["clean stop", "kill", "power loss"])
+@pytest.mark.parametrize(("first", "offset", "end"), [(0, 3, 3), (0, 7, 7), (0, 10, 10), (2, 2, 2)])
+def test_log_end_in_a_gap_of_the_active_segment_survives_a_restart(
+    tmp_path: Path, how: str, first: int, offset: int, end: int
+) -> None:
+    """The last batch of the log ends below the log end, so the batches do not show it."""
+    bench = Bench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
+    offsets = [each for each in (0, 3, 5, 10) if each >= first]
+    copy(bench, *offsets)
+    bench.log.flush()
+    bench.log.truncate_to(offset)
+    assert bench.log.log_end_offset == end
+    if how == "clean stop":
+        bench.reopen()
+    else:
+        lost = how == "power loss"
+        bench.open(recovery_point=end, floor=end, same_boot=not lost, lost_power=lost)
+    assert bench.log.log_end_offset == end
+    assert bench.log.damage is None
+    bench.append(1)
+    kept = [each for each in offsets if each < end]
+    assert bench.offsets() == [*kept, end]
+    bench.log.truncate_to(end)
+    assert bench.log.log_end_offset == end
+    assert bench.offsets() == kept
+
+
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_truncation_to_an_empty_segment_keeps_the_log_end_at_a_restart(
     tmp_path: Path, is_clean: bool
