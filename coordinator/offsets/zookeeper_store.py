@@ -137,8 +137,8 @@ class ZookeeperOffsets:
         if code is not ErrorCode.NONE:
             raise BrokerError(
                 code,
-                f"the applied marker of __consumer_offsets-{self._shard.partition} cannot be"
-                " written to ZooKeeper",
+                "ZooKeeper does not accept the log offset of the last transaction marker that was"
+                f" applied to __consumer_offsets-{self._shard.partition}",
             )
 
     async def _move(self, recorded: Sequence[tuple[OffsetKey, CommittedOffset]]) -> None:

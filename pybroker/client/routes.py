@@ -42,7 +42,8 @@ class Route:
         self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
-        """Replace the metadata of the topic, and forget all queues."""
+        """Replace the metadata of the topic. `queues` becomes empty; the records in the queues stay
+        there."""
         self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [

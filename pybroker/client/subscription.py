@@ -388,8 +388,8 @@ def _add_slices(
 
 
 def _check_crc(header: BatchHeader, batch: memoryview) -> Iterator[int]:
-    """Check the checksum of a batch piece by piece. Yield the size in bytes after each piece but
-    the last. Raises CorruptionError."""
+    """Check the checksum of a batch piece by piece. After each piece but the last, yield the size
+    of that piece in bytes. Raises CorruptionError."""
     value = 0
     position = CHECKED_POSITION
     while len(batch) - position > CHECKED_BYTES:

@@ -79,10 +79,10 @@ class Turnstile:
 class GroupOffsets:
     """The committed offsets of a consumer's group.
 
-    `asker` returns the member's identity when the application calls `commit` (None: no member).
-    Before each request `identity` gets this value, and returns the member's present identity; it
-    raises CommitFailed if the two do not match. `refused` is called if the coordinator rejects the
-    request.
+    When the application calls `commit`, `asker()` returns the member's identity of that moment
+    (None: no member). Before each request `identity` is called with that identity, and returns the
+    member's present identity. It raises CommitFailed if the two identities do not match. `refused`
+    is called if the coordinator rejects the request.
     """
 
     def __init__(

@@ -27,8 +27,9 @@ _ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
 
 def latest_kept(history: History) -> Iterator[Violation]:
     """Check that every read finds the last acknowledged record of each key, or a later record of
-    the key. If this record is a tombstone, the read may also find no record of the key. A replica
-    is exempt if it may have missed the tombstone."""
+    the key. If the last acknowledged record is a tombstone, the read may instead find no record
+    of the key. A read of a replica that may have missed the tombstone may also find an earlier
+    value."""
     sends = _by_key(history)
     for read in _reads_without_loss(history):
         found = _last(read.records)

@@ -77,7 +77,9 @@ class _ViolationFound(Exception):
 def nothing_planted(bug: str) -> Iterator[None]:
     """Return a context manager that plants no bug. Raises ScheduleError for any name but ""."""
     if bug:
-        raise ScheduleError(f"unknown mutant {bug}: this package has no bugs to plant")
+        raise ScheduleError(
+            f"cannot plant {bug}: only python -m unit_tests.simulation has planted bugs"
+        )
     yield
 
 
