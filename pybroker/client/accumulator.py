@@ -306,6 +306,11 @@ class Accumulator:
         """Return whether any batch of any partition waits or is in flight."""
         return bool(self.active())
 
+    @property
+    def waiting(self) -> bool:
+        """Return whether any batch of any partition waits to be sent."""
+        return any(queue.waiting for queue in self._active.values())
+
     def holds(self, topic: str) -> bool:
         """Return whether any batch of the topic waits or is in flight."""
         return any(queue.topic_partition.topic == topic for queue in self.active())

@@ -330,7 +330,8 @@ class Sender:
             self._answered(chosen, response, began)
         finally:
             self._in_flight[node] -= 1
-            self.wake()
+            if self._accumulator.waiting:
+                self.wake()
 
     # Settling
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from pybroker.client import fetcher
+from pybroker.client import fetcher, sender
 from pybroker.client.backoff import wait_for_event
 from pybroker.client.connection import Connection
 from pybroker.client.fetched import FetchedData, begin_data
+from pybroker.client.sender import Sender
 from pybroker.wire.api import Api, ApiKey
 from pybroker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from pybroker.wire.schema import Message
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.client.held_logs import T0, batch, consumer
 from unit_tests.client.test_producer import producer
@@ -47,6 +49,51 @@ async def test_record_is_written_in_the_turn_after_its_send(events: list[str]) -
         await loop_turns(1)
         assert events == ["PRODUCE"]
         assert (await delivery).offset == 1
+
+
+async def test_acknowledgement_wakes_the_sender_only_if_a_batch_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[float] = []
+    send_ready = Sender._send_ready
+
+    def noting(self: Sender, now: float) -> None:
+        runs.append(now)
+        send_ready(self, now)
+
+    monkeypatch.setattr(Sender, "_send_ready", noting)
+    monkeypatch.setattr(sender, "LOOK_AGAIN_S", 2 * PATIENCE_S)
+    async with FakeBroker({"t": 1}) as broker:
+        options = {"linger_ms": 0, "max_in_flight_requests_per_connection": 1}
+        async with producer(broker, **options) as target:
+            await target.send_and_wait("t", b"0")
+            await loop_turns(3)
+            runs.clear()
+            release = held_produce(broker)
+            first = target.send_nowait("t", b"1")
+            await loop_turns(2)
+            second = target.send_nowait("t", b"2")
+            await loop_turns(2)
+            assert len(runs) == 2  # for each call
+            release.set()
+            await in_time(first)
+            await in_time(second)
+            await loop_turns(3)
+            assert len(runs) == 3  # for the first acknowledgement
+
+
+def held_produce(broker: FakeBroker) -> asyncio.Event:
+    """Let the broker carry out Produce requests only after the returned event is set."""
+    release, produce = asyncio.Event(), broker.handlers[ApiKey.PRODUCE]
+
+    async def held(request: Message) -> Message:
+        await release.wait()
+        response = produce(request)
+        assert isinstance(response, Message)
+        return response
+
+    broker.handlers[ApiKey.PRODUCE] = held
+    return release
 
 
 async def test_consumer_returns_records_before_the_next_fetch_is_written(
