@@ -122,7 +122,7 @@ class LossReceipts:
             numbers = [n for n, each in enumerate(receipts) if each.leader_epoch == leader_epoch]
             if not numbers:
                 raise NoNode(
-                    f"{path}: no loss receipt of an unclean election is of epoch {leader_epoch}"
+                    f"{path}: no unclean election has a loss receipt in leader epoch {leader_epoch}"
                 )
             number = numbers[-1]
             given_up = _with(receipts[number].given_up, loss)
