@@ -77,9 +77,9 @@ def hanging(
     names: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription],
 ) -> list[OpenProducer]:
-    """Return the `suspected` transactions that hang, sorted by partition: the coordinator does not
-    list the partition, or does not know the transaction. `names` maps producer ids to transactional
-    ids, `descriptions` maps transactional ids to their states."""
+    """Return those of the `suspected` transactions that hang, sorted by partition. A transaction
+    hangs if its coordinator does not know it, or does not list the partition in it. `names` maps
+    producer ids to transactional ids, `descriptions` maps transactional ids to their states."""
 
     def will_end(each: OpenProducer) -> bool:
         description = descriptions.get(names.get(each.producer.id, ""))

@@ -48,10 +48,10 @@ class TransactionWrites:
         release: Callable[[Ended], None],
         keep: Callable[[Offsets], Awaitable[None]],
     ) -> None:
-        """`is_ending` returns whether a transaction with an offset of the key has a marker in the
-        log that is not committed yet. `release` is called for each transaction when its offsets and
-        the applied marker are stored. `keep` stores offsets that ZooKeeper refuses; it may raise
-        BrokerError."""
+        """`is_ending` takes the key of an offset (group, topic and partition). It returns whether a
+        transaction with an offset of this key has its marker in the log above the high watermark.
+        `release` is called for each transaction when its offsets and the log offset of its marker
+        are in ZooKeeper. `keep` stores offsets that ZooKeeper refuses; it may raise BrokerError."""
         self._shard = shard
         self._writes = writes
         self._applied = applied

@@ -141,7 +141,7 @@ class Replay:
         self.records += len(stored)
 
     def _report_damage(self, offset: int, reason: str) -> None:
-        """Report a batch that may be damaged to the partition's log. Raises BrokerError
+        """Tell the partition's log that one of its batches may be damaged. Raises BrokerError
         CORRUPT_MESSAGE if another replica may have the records."""
         self.source.suspect(offset)
         if not self.may_leave_out():

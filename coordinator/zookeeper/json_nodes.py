@@ -99,7 +99,7 @@ class Fields:
         return [str(value) for value in values]
 
     def number(self, name: str) -> int:
-        """Return the number that the key `name` is. Some nodes have numbers as keys. The number
+        """Parse the key `name` itself as a number, for nodes whose keys are numbers. The number
         must be decimal and fit into 32 bits."""
         number = decimal(name) if name.isascii() and name.isdigit() else None
         if number is None or number > _INT32_MAX:

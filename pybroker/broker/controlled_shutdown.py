@@ -63,9 +63,9 @@ class ControlledShutdown:
             self._attempt.cancel()
 
     async def run(self) -> None:
-        """Ask the controller to elect other leaders, again after a pause while partitions remain
-        that another broker can lead. Give up after controlled.shutdown.max.retries attempts. Raise
-        nothing."""
+        """Ask the controller to elect other leaders. Pause and ask again while this broker leads
+        partitions that another broker can lead. Give up after controlled.shutdown.max.retries
+        attempts. Raise nothing."""
         others = self._metadata.brokers.keys() - {self._broker_id}
         if not self._config.controlled_shutdown_enable or not others:
             return

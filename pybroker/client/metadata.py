@@ -135,9 +135,9 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Return whether the partition's state `known` has a larger leader epoch than `fresh`. `fresh`
-    is None if the response lacks the partition: for a topic with a topic id, this response is then
-    the older one."""
+    """Return whether the partition's state `known` is later than the response. `fresh` is the
+    partition's state in the response: `known` is later if its leader epoch is larger. If the
+    response lacks the partition (`fresh` is None), `known` is later if the topic has a topic id."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

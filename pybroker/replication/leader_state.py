@@ -116,9 +116,10 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A conditional write of `state` to the partition's state node in ZooKeeper. The write needs
-    the topic with `topic_id`, the node version `expected_version`, and the `incarnation` of the
-    broker `joins`. `joins` is the broker that the change adds to the ISR, or NOBODY."""
+    """A conditional write of `state` to the partition's state node in ZooKeeper. `joins` is the
+    broker that the change adds to the ISR, or NOBODY. The write succeeds only if the topic still
+    has the id `topic_id`, the node has the version `expected_version`, and broker `joins` is still
+    registered with `incarnation`."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID

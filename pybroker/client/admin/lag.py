@@ -190,9 +190,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the log start offset, last stable offset and high watermark, which `answers` has in
-    this order. After a leader change an offset may be below the previous one: it is then replaced
-    by the previous one."""
+    """`answers` are the log start offset, the last stable offset and the high watermark. Return
+    them in ascending order: if the leader changed between the answers, an offset may be below the
+    one before it in this list, and is raised to that one."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

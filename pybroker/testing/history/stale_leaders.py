@@ -31,9 +31,9 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have returned this log end offset. Clients may have
-        known of higher committed offsets. But the answer must be above every offset that a client
-        knew to be committed when the leader was replaced."""
+        """Return whether a stale leader may have returned this log end offset. The offset may be
+        below those that clients learned to be committed after the leader was replaced. It must be
+        above those that a client knew to be committed at the replacement."""
         return any(
             answer.offset
             > self._highest_committed(answer.partition, state.at - OBSERVATION_DELAY_NS)

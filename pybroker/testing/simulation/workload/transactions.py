@@ -48,8 +48,9 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """A producer with a transactional id. Two of these clients share each id. Once `shared.is_even`
-    is set, one of the two stops, and the other one no longer leaves transactions open."""
+    """A producer with a transactional id. Two of these clients share each id. When the faults are
+    over (`shared.is_even`), one of the two stops, and the other one no longer leaves transactions
+    open."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
