@@ -80,13 +80,14 @@ class ImmediateBlocking:
 
     def __init__(self) -> None:
         self.done: list[str] = []
-        self._gates: list[Gate] = []
+        self._gates: list[tuple[str, Gate]] = []
         self._held: list[Gate] = []
 
-    def hold(self) -> Gate:
-        """Return a gate at which the next piece of work waits."""
+    def hold(self, name: str = "") -> Gate:
+        """Return a gate at which the next piece of work waits; with `name`, the next piece of this
+        name. Periodic work of other names may come at any time."""
         gate = Gate()
-        self._gates.append(gate)
+        self._gates.append((name, gate))
         self._held.append(gate)
         return gate
 
@@ -103,9 +104,12 @@ class ImmediateBlocking:
         await gate.reached.wait()
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        self.done.append(getattr(function, "__name__", repr(function)))
-        if self._gates:
-            return self.run_behind(self._gates.pop(0), function, *args)
+        name = getattr(function, "__name__", repr(function))
+        self.done.append(name)
+        for number, (wanted, gate) in enumerate(self._gates):
+            if wanted in ("", name):
+                del self._gates[number]
+                return self.run_behind(gate, function, *args)
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             result.set_result(function(*args))

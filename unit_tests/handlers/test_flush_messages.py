@@ -59,7 +59,7 @@ async def answered(bench: Bench, answer: Awaitable[Answer]) -> PartitionProduceR
 
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_the_answer_waits_for_the_sync(bench: Bench, faults: Faults, acks: int) -> None:
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     producing = asyncio.create_task(bench.produce(T, batch(b"a"), acks=acks))
     await gate.reached.wait()
     await idle()
@@ -76,7 +76,7 @@ async def test_the_answer_waits_for_the_sync(bench: Bench, faults: Faults, acks:
 
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_the_answer_of_several_partitions_waits_for_the_sync(bench: Bench, acks: int) -> None:
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     request = produce_request(T, {0: batch(b"a"), 1: batch(b"b")}, acks=acks)
     producing = asyncio.create_task(bench.ask(ApiKey.PRODUCE, 9, request))
     await gate.reached.wait()
@@ -88,7 +88,7 @@ async def test_the_answer_of_several_partitions_waits_for_the_sync(bench: Bench,
 
 
 async def test_acks_0_does_not_wait(bench: Bench, faults: Faults) -> None:
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     assert await bench.ask(ApiKey.PRODUCE, 9, produce_request(T, {0: batch()}, acks=0)) is None
     await gate.reached.wait()
     assert log_syncs(faults) == 0
@@ -131,7 +131,7 @@ async def test_batches_appended_before_the_sync_share_it(bench: Bench, faults: F
 
 @pytest.mark.parametrize("acks", [1, -1])
 async def test_a_failed_sync_is_never_acknowledged(bench: Bench, faults: Faults, acks: int) -> None:
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     producing = [asyncio.create_task(bench.produce(T, batch(b"a"), acks=acks)) for _ in range(3)]
     await gate.reached.wait()
     faults.sync_fails = True
@@ -146,7 +146,7 @@ async def test_a_failed_sync_is_never_acknowledged(bench: Bench, faults: Faults,
 
 async def test_a_duplicate_is_answered_only_when_the_first_is_durable(bench: Bench) -> None:
     data = batch(b"a", producer=(7, 0, 0))
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     first = asyncio.create_task(bench.produce(T, data, acks=1))
     await gate.reached.wait()
     again = [asyncio.create_task(bench.produce(T, data, acks=acks)) for acks in (1, -1)]
@@ -159,7 +159,7 @@ async def test_a_duplicate_is_answered_only_when_the_first_is_durable(bench: Ben
 
 
 async def test_a_slow_sync_of_one_log_does_not_hold_up_another(bench: Bench) -> None:
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     slow = asyncio.create_task(bench.produce(T, batch(b"a")))
     await gate.reached.wait()
     assert (await bench.produce(T, batch(b"b"), partition=1)).base_offset == 1
@@ -173,7 +173,7 @@ async def test_every_fifth_record_waits_for_a_sync_with_flush_messages_5(
 ) -> None:
     await bench.create("five", 1, {"flush.messages": "5"})
     bench.store_epoch("five")
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     for offset in range(4):
         assert (await bench.produce("five", batch(b"v"), acks=1)).base_offset == offset
     assert partition(bench, topic="five").high_watermark == 4
@@ -206,7 +206,7 @@ async def test_a_changed_flush_messages_syncs_earlier_records_at_once(
 async def test_a_deleted_partition_answers_the_producer_that_waits_for_its_sync(
     bench: Bench,
 ) -> None:
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     producing = asyncio.create_task(bench.produce(T, batch(b"a"), acks=1))
     await gate.reached.wait()
     answer: Any = await bench.ask(ApiKey.DELETE_TOPICS, 5, Bench.delete_request(T))
@@ -216,7 +216,7 @@ async def test_a_deleted_partition_answers_the_producer_that_waits_for_its_sync(
 
 
 async def test_a_slow_sync_times_out(bench: Bench) -> None:
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     request = produce_request(T, {0: batch(b"a")}, acks=1, timeout_ms=1)
     answer = await bench.ask(ApiKey.PRODUCE, 9, request)
     result = the_only(the_only(answer.responses).partition_responses)
@@ -227,7 +227,7 @@ async def test_a_slow_sync_times_out(bench: Bench) -> None:
 async def test_a_killed_brokers_batches_are_durable_before_the_restart_counts_them(
     tmp_path: Path, bench: Bench, faults: Faults
 ) -> None:
-    gate = bench.blocking.hold()
+    gate = bench.blocking.hold("flush")
     unanswered = asyncio.create_task(bench.produce(T, batch(b"a"), acks=1))
     await gate.reached.wait()
     unanswered.cancel()
