@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pybroker.compaction import cleaner
+
 _EVERY_OFFSET = 2**62
 
 
@@ -63,9 +65,9 @@ def cleaned_before_swap(_clean: Any) -> Any:
     """Write the cleaner's checkpoint before the pass, and not after the replacement of the
     segments."""
 
-    async def changed(self: Any, chosen: Any) -> None:
+    async def changed(self: Any, chosen: Any, thread: Any) -> None:
         write = self._logs.checkpoints.write_cleaned_to
-        await self._in_thread(write, chosen.log, chosen.generation, chosen.end)
-        await _clean(self, chosen)
+        await cleaner._run(thread, write, chosen.log, chosen.generation, chosen.end)
+        await _clean(self, chosen, thread)
 
     return changed

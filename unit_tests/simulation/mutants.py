@@ -93,7 +93,7 @@ def _without_epochs(position: Any) -> Any:
     """Let followers request the leader's log end without the last leader epoch of their own log."""
 
     def changed(log: Any, leader_epoch: int) -> Any:
-        return dataclasses.replace(position(log, leader_epoch), last_epoch=NO_EPOCH)
+        return position(log, leader_epoch)._replace(last_epoch=NO_EPOCH)
 
     return changed
 
