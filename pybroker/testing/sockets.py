@@ -2,65 +2,105 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import socket
+from collections import deque
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
-ROW_MAX: Final = 10
-"""The maximum number of consecutive ports."""
 _LOWEST_PORT: Final = 10_000
 _SYSTEMS_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_TRIES: Final = 500
+_KEPT_MAX: Final = 3_000
+"""The maximum number of ports that one process keeps for itself."""
 _CONNECTIONS: Final = Path("/proc/net/tcp")
 _LOCAL, _INODE = 1, 9
 """Columns of /proc/net/tcp."""
 
 
+class _Choice:
+    """The ports that this process has chosen.
+
+    A port stays free until the test's server binds it, so a second choice must not return it. This
+    process remembers its latest ports, and locks a byte for each of them in a file that all
+    processes of the user share. The operating system removes the locks when the process ends.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._file: Final = file
+        self._descriptor: int | None = None
+        self._mine: Final = deque[int]()
+        self._guard: Final = Lock()
+
+    def row(self, count: int, host: str) -> int:
+        """Choose `count` consecutive ports of `host`, and return the first."""
+        highest = _highest_port()
+        with self._guard:
+            for _ in range(_TRIES):
+                first = random.randint(_LOWEST_PORT, highest - count + 1)
+                ports = range(first, first + count)
+                if self._keep(ports):
+                    if _are_free(ports, host):
+                        return first
+                    self._give_back(count)
+        raise OSError(
+            f"found no {count} free ports in a row between {_LOWEST_PORT} and {highest} of {host};"
+            f" stop some of the processes that listen there"
+        )
+
+    def _keep(self, ports: range) -> bool:
+        if self._descriptor is None:
+            self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        if any(port in self._mine for port in ports):
+            return False
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, len(ports), ports.start)
+        except OSError:
+            return False
+        self._mine.extend(ports)
+        while len(self._mine) > _KEPT_MAX:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._mine.popleft())
+        return True
+
+    def _give_back(self, count: int) -> None:
+        assert self._descriptor is not None
+        for _ in range(count):
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._mine.pop())
+
+
+_chosen: Final = _Choice(f"/tmp/pybroker-ports-{os.getuid()}")
+
+
 def free_ports(count: int) -> list[int]:
     """Return `count` different ports of 127.0.0.1 on which no process listens, below the range for
-    outgoing connections."""
-    found: list[int] = []
-    for port in _candidates():
-        if len(found) == count:
-            break
-        with suppress(OSError):
-            socket.create_server(("127.0.0.1", port)).close()
-            found.append(port)
-    if len(found) < count:
-        raise OSError(
-            f"there are no {count} free ports among the test ports, which begin at {_LOWEST_PORT}"
-        )
-    return found
+    outgoing connections. No other call returns them, in this process or another, while this process
+    runs."""
+    return [free_row(1) for _ in range(count)]
 
 
 def free_row(count: int, host: str = "127.0.0.1") -> int:
-    """Return the first of `count` consecutive ports of `host` on which no process listens."""
-    for first in _candidates():
-        with suppress(OSError), ExitStack() as stack:
-            for port in range(first, first + count):
-                stack.enter_context(socket.create_server((host, port)))
-            return first
-    raise OSError(
-        f"there are no {count} consecutive free ports among the test ports, which begin at"
-        f" {_LOWEST_PORT}"
-    )
+    """Return the first of `count` consecutive ports of `host`, chosen as by `free_ports`."""
+    return _chosen.row(count, host)
 
 
-def _candidates() -> list[int]:
-    """Return random ports. Each pytest-xdist worker has ports of its own, because a port stays free
-    until a test's server binds it."""
-    highest = 32_767
+def _highest_port() -> int:
+    """Return the port below the range for outgoing connections."""
     with suppress(OSError, ValueError):
-        highest = max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    share = (highest - _LOWEST_PORT) // workers
-    first = _LOWEST_PORT + number * share
-    # A row of ports may begin at the last candidate.
-    return random.sample(range(first, first + share - ROW_MAX), min(500, share - ROW_MAX))
+        return max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)
+    return 32_767
+
+
+def _are_free(ports: range, host: str) -> bool:
+    with suppress(OSError), ExitStack() as stack:
+        for port in ports:
+            stack.enter_context(socket.create_server((host, port)))
+        return True
+    return False
 
 
 def owner_of_port(port: int, pids: Iterable[int]) -> int | None:
