@@ -22,11 +22,11 @@ from pybroker.records.record_buffer import RecordBuffer
 class ProducerBatch:
     """A batch of records for one partition.
 
-    Batches are sent in the order of `ordinal`. A batch that is split has two `halves`, whose
-    ordinals are that of the batch with 0 or 1 appended. `base_sequence` is -1 until an idempotent
-    producer first sends the batch, and does not change at a retry. `maybe_written`: an earlier
-    attempt may have written the batch to the log. `expired`: the records have failed, but a request
-    with the batch is still in flight.
+    Batches are sent in the order of `ordinal`. If a batch is split, `halves` are the two new
+    batches. Their ordinals are the ordinal of the batch with 0 or 1 appended. `base_sequence` is -1
+    until an idempotent producer first sends the batch, and does not change at a retry.
+    `maybe_written`: an earlier attempt may have written the batch to the log. `expired`: the
+    records have failed, but a request with the batch is still in flight.
 
     `records` are the encoded records. Compression writes them to `payload` and empties `records`.
     `memory` is the number of bytes taken from the memory budget. `outcome` is None until the batch
@@ -108,9 +108,9 @@ class ProducerBatch:
 
     @property
     def may_be_split(self) -> bool:
-        """Return whether to split the batch if it is too large for the broker. A batch that an
-        earlier leader may have stored is not split, because a broker would not recognize its halves
-        as duplicates."""
+        """Return whether the batch may be split after the broker refuses it as too large. A batch
+        with sequence numbers that an earlier leader may have stored must stay whole, because a
+        broker would not recognize its halves as duplicates."""
         is_known_again = self.has_sequence and self.maybe_written
         return self.count > 1 and not self.expired and not is_known_again
 
@@ -121,8 +121,8 @@ class ProducerBatch:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The place of an appended record: `index` in `batch`. `size` is in bytes. `began`: the record
-    is the first of a new batch."""
+    """The place of an appended record: `index` in `batch`. `size` is in bytes. `began` is true if
+    the record has begun a new batch."""
 
     batch: ProducerBatch
     index: int
@@ -136,9 +136,9 @@ class Appended:
 
 
 class PartitionQueue:
-    """The batches of one partition: `waiting` to be sent, oldest first, and `in_flight`, in a
-    request without a response yet. `last` is the newest batch. If `last` is not closed, it is also
-    the last batch in `waiting`, and accepts more records."""
+    """The batches of one partition. `waiting` are the batches to send, oldest first. `in_flight`
+    are the batches in requests that have no response yet. `last` is the newest batch. If `last` is
+    not closed, it is also the last batch in `waiting`, and accepts more records."""
 
     __slots__ = (
         "_bytes_before", "in_flight", "last", "next_ordinal", "sequences", "topic_partition",
@@ -197,8 +197,8 @@ class PartitionQueue:
 
     def lost_sequence(self, batch: ProducerBatch, code: ErrorCode) -> bool:
         """Return whether the error code means that the broker no longer knows the producer's
-        sequence numbers. OUT_OF_ORDER_SEQUENCE_NUMBER does not mean this while an earlier batch has
-        no response yet."""
+        sequence numbers. OUT_OF_ORDER_SEQUENCE_NUMBER means this only if the broker has responded
+        to all earlier batches."""
         if not batch.has_sequence:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -219,8 +219,8 @@ class PartitionQueue:
 
 class Accumulator:
     """The unsent and unacknowledged batches of a producer, in one queue for each partition. Only
-    the last batch of a queue accepts records. `flushing` is the number of running `flush` calls. If
-    it is above 0, batches are sent without waiting for linger.ms."""
+    the last batch of a queue accepts records. `flushing` is the number of running `flush` calls.
+    While a `flush` call runs, batches are sent without waiting for linger.ms."""
 
     def __init__(
         self, *, batch_size: int, linger_s: float, idempotent: bool, in_flight_max: int
@@ -285,8 +285,8 @@ class Accumulator:
                 yield queue
 
     def next_due(self, now: float) -> float | None:
-        """Return the earliest time after `now` at which a waiting batch becomes due; None if there
-        is none."""
+        """Return the earliest time after `now` at which a waiting batch may be sent; None if no
+        batch becomes ready after `now`."""
         moments = [
             due
             for queue in self.active()

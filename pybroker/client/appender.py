@@ -48,14 +48,14 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Append no record, because a record must first be serialized. This is `Appender.join` of a
-    producer with serializers."""
+    """Do nothing. A producer with serializers uses this function as `Appender.join`: it must
+    serialize a record before it can append it."""
 
 
 class Appender:
-    """Appends records to the batches of an accumulator. `filled` is true if a record has filled its
-    batch since the producer last yielded to the event loop. `check_running` raises Closed if the
-    producer accepts no records."""
+    """Appends records to the batches of an accumulator. `filled` becomes true when a record fills
+    its batch; the producer resets it when it yields to the event loop. `check_running` raises
+    Closed if the producer accepts no records."""
 
     def __init__(
         self,
@@ -107,7 +107,8 @@ class Appender:
         self.filled = False
 
     def check_again(self) -> None:
-        """Check the metadata and the state of the producer before another record is appended."""
+        """Let the next record of each topic wait until the topic's metadata and the state of the
+        producer have been checked again."""
         self._current_routes.clear()
 
     def _on_filled(self) -> None:
@@ -123,9 +124,9 @@ class Appender:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Delivery | CheckedRecord:
-        """Serialize and check a record that `join` could not take. If its batch has room, append
-        the record and return its `Delivery`. Otherwise return the checked record for
-        `wait_and_append`. Raises SerializationFailed."""
+        """Serialize and check a record that `join` could not append. If the last batch of its
+        partition has room, append the record and return its `Delivery`. Otherwise return the
+        checked record for `wait_and_append`. Raises SerializationFailed."""
         if self._serializers is not None:
             key, value = self._serializers.record(topic, headers, key, value, partition)
             delivery = self._open_batches.append(
@@ -235,8 +236,8 @@ class Appender:
         return Delivery(appended.batch, appended.index, timestamp)
 
     def _chosen(self, topic: TopicInfo, key: bytes | None, value: bytes | None) -> int | None:
-        """Return the choice of the application's partitioner. Raises ValueError if the topic has no
-        such partition."""
+        """Return the partition that the application's partitioner selects (None: the default
+        partitioner selects). Raises ValueError if the topic has no such partition."""
         assert self._partitioner is not None
         chosen = self._partitioner(topic, key, value)
         if chosen is not None and chosen not in topic.partitions:
@@ -276,7 +277,7 @@ class Appender:
     def is_idle(self, topic: str) -> bool:
         """Return whether metadata requests may omit the topic. This is so if both hold:
 
-        - no record was sent to the topic for metadata.max.idle.ms and for max.block.ms;
+        - no record was sent to the topic for the larger of metadata.max.idle.ms and max.block.ms;
         - no batch of the topic waits or is in flight.
         """
         idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)

@@ -38,8 +38,10 @@ def record_batch(
 ) -> RecordBatch:
     """Return an Arrow record batch of these records of one partition. Keys, values and headers are
     not copied. `names` selects the columns and their order (None: all columns that `columns` has).
-    Raises ValueError for a name that is not in `arrow_schema`, or whose column is missing in
-    `columns`; ImportError without pyarrow."""
+
+    Raises ValueError if a name is not in `arrow_schema`, or if its column is missing in `columns`.
+    Raises ImportError without pyarrow.
+    """
     built = {
         "key": columns.keys,
         "value": columns.values,

@@ -41,8 +41,8 @@ class Deadline:
 
 
 async def wait_for_event(event: asyncio.Event, limit_s: float | None) -> None:
-    """Wait until the event is set. If `limit_s` is not None, the event is set after this number of
-    seconds."""
+    """Wait until the event is set. After `limit_s` seconds (None: never), set the event and
+    return."""
     timer = None
     if limit_s is not None and not event.is_set():
         timer = asyncio.get_running_loop().call_later(limit_s, event.set)

@@ -1,6 +1,6 @@
 """The lookup of the base offset of the batch that contains an offset, by a Fetch of one batch from
-the partition's leader. A range of offsets that is split at base offsets needs no batch to be
-decoded twice."""
+the partition's leader. If a range of offsets is split at such base offsets, no batch is in two
+parts, and so no batch is decoded twice."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class BatchOutcomes:
-    """Sets the outcomes of a producer's batches. The first outcome of a batch counts."""
+    """Sets the outcomes of a producer's batches. A batch that has an outcome keeps it."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class BatchOutcomes:
         self._release(batch)
 
     def fail(self, batch: ProducerBatch, reason: str) -> None:
-        """Fail the records of a batch. Without transactions, also log one line if no task waits for
-        the result of any of the records."""
+        """Fail the records of a batch. Log one line if the producer has no transactions and no task
+        waits for the outcome of the batch."""
         if self._transactions is None and not batch.is_awaited:
             log.warning(
                 "records not delivered partition=%s records=%d reason=%s",

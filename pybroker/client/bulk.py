@@ -111,8 +111,9 @@ class BulkAppend:
     def _next_buffer(
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
-        """Return the buffer of the partition's last batch. Begin a new batch if the last one is
-        full or closed, or has the buffer `full`, in which the next record has no space."""
+        """Return the buffer of the partition's last batch. Begin a new batch if the last batch is
+        closed or full, or if the next record does not fit into its buffer. `full` is a buffer into
+        which the next record did not fit."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

@@ -128,7 +128,8 @@ class Cluster:
         self._tasks.start(self._maintain(), "metadata").add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Warn if the event loop ends the task because the program ends without `close`."""
+        """Log a warning if the program ends without `close`. The event loop then cancels the
+        task."""
         if task.cancelled() and not self._closed:
             log.warning(
                 "client was not closed client_id=%s remedy=%s",
@@ -178,8 +179,8 @@ class Cluster:
         self._wanted.set()
 
     async def refreshed(self, timeout_s: float) -> None:
-        """Refresh the metadata and wait for it. Raises the error of the refresh, TimeoutError after
-        `timeout_s`, or Closed."""
+        """Refresh the metadata and wait until it has arrived. Raises TimeoutError after
+        `timeout_s`; Closed if the client is closed; the error of the refresh if it fails."""
         if self._closed:
             raise _closed()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -189,8 +190,8 @@ class Cluster:
             await waiter
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
-        """Wait until the topic exists, and return its metadata. Raises Closed, and TopicUnavailable
-        after the deadline."""
+        """Wait until the topic exists, and return its metadata. Raises TopicUnavailable after the
+        deadline, or at once if no retry can help; Closed if the client is closed."""
         self.watch([name])
         problem = "no answer"
         while True:
@@ -282,11 +283,11 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the open connection to the broker. If there is none, return None, and begin to
-        connect in the background unless the backoff has not ended.
+        """Return the open connection to the broker. If there is none, return None; if the backoff
+        has ended, also begin to connect in the background.
 
         A broker responds to the requests of one connection in their order. A request that may wait
-        long therefore uses another connection, with the name `lane`.
+        long therefore uses a separate connection, named `lane`.
         """
         node = self.view.nodes.get(node_id)
         if node is None:
@@ -303,8 +304,8 @@ class Cluster:
         return None
 
     async def connection(self, node_id: int) -> Connection:
-        """Return the connection to the broker; open it if needed. Raises ConnectFailed;
-        NotConnected for a broker that is not in the metadata."""
+        """Return the connection to the broker; open it if needed. Raises ConnectFailed if it cannot
+        be opened; NotConnected if the broker is not in the metadata."""
         node = self.view.nodes.get(node_id)
         if node is None:
             raise NotConnected(f"broker {node_id} is not in the cluster metadata: is it running?")
@@ -346,8 +347,8 @@ class Cluster:
 
         Addresses with an open connection come first. Of these the first is the one that least
         recently got a metadata request, because an isolated broker may return outdated leaders. If
-        the last requested refresh changed nothing, addresses that were never tried come before all
-        others.
+        the last requested refresh did not change the metadata, addresses to which the client has
+        never tried to connect also come first.
         """
 
         def order(address: Address) -> tuple[bool, int]:
@@ -440,7 +441,7 @@ def leaders(
 
 
 def _advertised(node: Node, failure: Attempt) -> Attempt:
-    """Return the failure with a text that says that the address comes from the advertised.listeners
+    """Return the same failure. Its text adds that the address comes from the advertised.listeners
     of the broker `node`."""
     return Attempt(
         f"broker {node.id} at {failure.address} (from its advertised.listeners)", failure.reason

@@ -203,12 +203,12 @@ class Connection:
         timeout_s: float,
         version: int | None = None,
     ) -> Awaitable[AnswerT]:
-        """Write a request, in `version` (None: the highest version that both sides support). The
-        returned awaitable gives the response, a message of the type `answer`.
+        """Write a request, in `version` (None: the highest version that both sides support). Return
+        an awaitable of the response, a message of the type `answer`. If it is not awaited, the
+        response is dropped.
 
-        The call raises NotConnected, UnsupportedByBroker; awaiting raises ConnectionLost, and
-        RequestTimedOut if there is no response `timeout_s` after the call. If the result is not
-        awaited, the response is dropped.
+        The call raises NotConnected or UnsupportedByBroker. The awaitable raises ConnectionLost, or
+        RequestTimedOut if no response has arrived `timeout_s` seconds after the call.
         """
         chosen = self.version_of(key) if version is None else version
         return _Answer(self._decode, self._write(APIS[key], chosen, request, timeout_s), answer)
@@ -233,8 +233,8 @@ class Connection:
             raise ConnectionLost(f"{format_address(*self.address)}: {self._failure}")
 
     async def close(self, *, flush: bool = True) -> None:
-        """Close the connection; `flush` writes the buffered bytes before. Requests in flight fail
-        with ConnectionLost. Idempotent."""
+        """Close the connection. With `flush`, first write the buffered bytes. Requests in flight
+        fail with ConnectionLost. Idempotent."""
         self._fail(ConnectionLost("the client closed the connection"), abort=False)
         if flush:
             self._writer.close()
@@ -276,9 +276,9 @@ class Connection:
         self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
-        """Close the connection if any response is too late, because the responses to later requests
-        would be late too. This also holds for a response that no task waits for. If no response is
-        late, set the timer again."""
+        """If any response is too late, close the connection, because the responses to later
+        requests would be late too. A late response closes the connection even if no task waits for
+        it. If no response is late, set the timer again."""
         self._timer = None
         now = self._loop.time() + _TIMER_EARLY_S
         late = [pending for pending in self._pending if pending.deadline <= now]
@@ -402,8 +402,9 @@ class Connection:
             pending.answer.set_result(frame)
 
     def _abort(self) -> None:
-        """Close the connection at once and discard all bytes that are not sent yet. The client may
-        already have repeated a request in these bytes on another connection."""
+        """Close the connection at once and discard all unsent bytes. The operating system must not
+        send them later, because the client may already have repeated their requests on another
+        connection."""
         if not self._writer.is_closing():  # a closed socket's number may belong to another
             taken = self._writer.get_extra_info("socket")
             with suppress(OSError):  # macOS refuses if the broker has closed it

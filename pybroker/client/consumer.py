@@ -114,9 +114,9 @@ class Consumer(Generic[Key_co, Value_co]):
         self._closer: asyncio.Task[object] | None = None
 
     async def start(self) -> None:
-        """Connect to one of the bootstrap brokers, and subscribe to the `topics` of the constructor
-        unless `subscribe` was called. Raises NoBrokers after bootstrap.timeout.ms;
-        SubscriptionConflict if `assign` was called."""
+        """Connect to one of the bootstrap brokers. Subscribe to the `topics` of the constructor,
+        unless `subscribe` was called before. Raises NoBrokers after bootstrap.timeout.ms;
+        SubscriptionConflict if the constructor got `topics` and `assign` was called."""
         try:
             await self._cluster.start()
             if self._topics is not None and not self._is_subscribed:
@@ -177,11 +177,12 @@ class Consumer(Generic[Key_co, Value_co]):
         on_lost: Callback | None = None,
     ) -> None:
         """Subscribe to these topics, or to all topics whose full name matches the pattern. A new
-        subscription replaces the old one, with its callbacks. The next call that reads joins the
-        group. A rebalance calls the methods of `listener`, or the callbacks given instead.
+        subscription replaces the old subscription and its callbacks. The next call that reads joins
+        the group. A rebalance calls the methods of `listener`, or the given callbacks.
 
-        Raises SubscriptionConflict. Raises ValueError unless exactly one of `topics` and `pattern`
-        is given, and for a `listener` together with callbacks.
+        Raises SubscriptionConflict if partitions were assigned with `assign`, or group.id is not
+        set. Raises ValueError if both or neither of `topics` and `pattern` are given, or if both a
+        `listener` and callbacks are given.
         """
         callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
         if listener is not None:
@@ -252,17 +253,19 @@ class Consumer(Generic[Key_co, Value_co]):
         self._fetcher.jump([partition], offset, None)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Seek to the log start of these or of all assigned partitions. Raises NotAssigned."""
+        """Seek to the log start of these partitions (none given: all assigned ones). Raises
+        NotAssigned."""
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Seek to the log end of these or of all assigned partitions. Raises NotAssigned."""
+        """Seek to the log end of these partitions (none given: all assigned ones). Raises
+        NotAssigned."""
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Seek these or all assigned partitions to the first record with this timestamp (ms since
-        1970) or a later one, else to the log end. Raises NotAssigned, and the errors of
-        `offsets_for_times`."""
+        """Seek these partitions (none given: all assigned ones) to the first record with this
+        timestamp (ms since 1970) or a later one. A partition without such a record is set to the
+        log end. Raises NotAssigned, and the errors of `offsets_for_times`."""
         chosen = [TopicPartition(*item) for item in partitions] or [*self._fetcher.readers]
         self._fetcher.chosen(chosen)
         found = await self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
@@ -301,8 +304,8 @@ class Consumer(Generic[Key_co, Value_co]):
         return reader.position
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark in the last Fetch response; None without one. Raises
-        NotAssigned."""
+        """Return the partition's high watermark in the last Fetch response; None before the first
+        response. Raises NotAssigned."""
         known = self._fetcher.reader(partition).high_watermark
         return None if known < 0 else known
 
@@ -333,9 +336,11 @@ class Consumer(Generic[Key_co, Value_co]):
         all assigned partitions). Waits for earlier commits. `timeout_ms` None:
         default.api.timeout.ms.
 
-        Raises CommitFailed if other members may own the partitions. During a rebalance it raises
-        the subclass RebalanceInProgress: call `getmany`, then commit what is still assigned. Also
-        raises FencedInstance, DeadlinePassed, ResponseError, and ValueError for a negative offset.
+        Raises CommitFailed if other members may own the partitions; its subclass
+        RebalanceInProgress during a rebalance (call `getmany`, then commit what is still assigned);
+        FencedInstance if another member with the same group.instance.id has replaced this one;
+        DeadlinePassed after the time limit; ResponseError for other errors of the coordinator;
+        ValueError for a negative offset.
         """
         group = self._need_group("commit")
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -367,13 +372,14 @@ class Consumer(Generic[Key_co, Value_co]):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[Key_co, Value_co]]]:
-        """Return the next records of these or of all assigned partitions, at most `max_records` in
-        total (None: max.poll.records); empty if none arrives within `timeout_ms`.
+        """Return the next records of these partitions (none given: all assigned ones), at most
+        `max_records` in total (None: max.poll.records); {} if no record arrives within
+        `timeout_ms`.
 
-        Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, and a ResponseError that
-        is not retriable; `pause` or `seek` the failed partition to read on. Raises
-        SubscriptionConflict without a subscription or assignment, and NotAssigned if a given
-        partition is not assigned, or is revoked during the call.
+        Raises OffsetUnavailable, DamagedRecords or a ResponseError that is not retriable if a
+        partition cannot be read; `pause` it or `seek` to read on. Raises SubscriptionConflict
+        without a subscription or assignment; NotAssigned if a given partition is not assigned, or
+        is revoked during the call.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._reading.records(timeout_ms, limit, partitions)
@@ -382,9 +388,9 @@ class Consumer(Generic[Key_co, Value_co]):
         self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False
     ) -> dict[TopicPartition, RecordBatch]:
         """Return the next records as an Arrow record batch for each partition, with the columns of
-        `arrow_schema`, and `headers` if wanted. The result has whole producer batches and may
-        exceed `max_bytes` (None: fetch.max.bytes). Raises the errors of `getmany`; ImportError
-        without pyarrow."""
+        `arrow_schema`. `headers` adds the column of the headers. The result has whole producer
+        batches and may exceed `max_bytes` (None: fetch.max.bytes). Raises the errors of `getmany`;
+        ImportError without pyarrow."""
         limit = self.options.fetch_max_bytes if max_bytes is None else max_bytes
         return await self._reading.columns(timeout_ms, limit, headers=headers)
 
@@ -417,8 +423,9 @@ class Consumer(Generic[Key_co, Value_co]):
     async def offsets_for_times(
         self, moments: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAnswer | None]:
-        """Return for each partition the first record at or after the time (ms since 1970); None
-        without one. Raises the errors of `beginning_offsets`."""
+        """Return for each partition the offset and timestamp of the first record whose timestamp is
+        at or after the given time (ms since 1970); None if there is no such record. Raises the
+        errors of `beginning_offsets`."""
         answers = await self._look_up(moments)
         return {key: answer if answer.offset >= 0 else None for key, answer in answers.items()}
 

@@ -45,10 +45,10 @@ async def ask_coordinators(
     repeatable: bool = True,
     key_type: int = GROUP,
 ) -> dict[str, T | ClientError]:
-    """Call `ask` for the coordinator of each group, and return for each group the result or the
-    error, in the order of `groups`. Errors are retried until the deadline. Unless `repeatable`, a
-    request that the coordinator may have processed is not retried. With `key_type` TRANSACTION,
-    `groups` are transactional ids."""
+    """Call `ask` for the coordinator of each group. Return for each group the result or the error,
+    in the order of `groups`. Errors are retried until the deadline. A request that the coordinator
+    may have processed is retried only if `repeatable`. With `key_type` TRANSACTION, `groups` are
+    transactional ids."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}

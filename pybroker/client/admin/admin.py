@@ -184,7 +184,7 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigDescription]:
         """Return the options of topics and brokers, one description for each resource. `names`
-        None: all options. Raises Closed."""
+        None: all options. Raises Closed if the client is not open."""
         return await admin_configs.describe_configs(
             self._calls,
             resources,
@@ -202,7 +202,7 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigResult]:
         """Change the given options of each resource and keep all others (IncrementalAlterConfigs).
-        Return one result for each resource. Raises Closed."""
+        Return one result for each resource. Raises Closed if the client is not open."""
         return await admin_configs.alter_configs(
             self._calls, changes, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -215,7 +215,7 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigResult]:
         """Set the given options of each resource and unset all others (AlterConfigs). Return one
-        result for each resource. Raises Closed."""
+        result for each resource. Raises Closed if the client is not open."""
         return await admin_configs.replace_configs(
             self._calls, configs, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -228,7 +228,7 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[int, BrokerLogDirs]:
         """Return the log directories of these brokers (None: all), with the replicas of these
-        partitions (None: all). Raises Closed."""
+        partitions (None: all). Raises Closed if the client is not open."""
         return await admin_log_dirs.describe_log_dirs(
             self._calls, brokers, partitions, timeout_ms=timeout_ms
         )
@@ -237,7 +237,7 @@ class Admin:
         self, moves: Mapping[Replica, str], *, timeout_ms: int | None = None
     ) -> dict[Replica, ClientError | None]:
         """Ask brokers to move replicas to the given log directories. Return None for each accepted
-        move, else the error. Raises Closed."""
+        move, else the error. Raises Closed if the client is not open."""
         return await admin_log_dirs.alter_replica_log_dirs(
             self._calls, moves, timeout_ms=timeout_ms
         )
@@ -246,7 +246,8 @@ class Admin:
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, DeletedRecords]:
         """Delete the records before the given offset of each partition (-1: before the high
-        watermark). Return one result for each partition. Raises Closed."""
+        watermark). Return one result for each partition. Raises Closed if the client is not
+        open."""
         return await admin_partitions.delete_records(self._calls, before, timeout_ms=timeout_ms)
 
     async def describe_producers(
@@ -256,8 +257,9 @@ class Admin:
         broker: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """Return the active producers of each partition, from its leader, or from the replica on
-        the broker with the id `broker`. Raises Closed."""
+        """Return the active producers of each partition: those that its leader knows, or, if
+        `broker` is given, those that the replica on this broker knows. Raises Closed if the client
+        is not open."""
         return await admin_partitions.describe_producers(
             self._calls, partitions, broker=broker, timeout_ms=timeout_ms
         )
@@ -266,7 +268,7 @@ class Admin:
         self, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]:
         """Return for each partition the end offset of the given leader epoch in the leader's log
-        (OffsetForLeaderEpoch). Raises Closed."""
+        (OffsetForLeaderEpoch). Raises Closed if the client is not open."""
         self._calls.check_opened()
         return await epoch_ends(self._cluster, epochs, deadline=self._calls.deadline(timeout_ms))
 
@@ -278,7 +280,8 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
         """Return for each partition the offset for the given timestamp, or the error. A timestamp
-        is in ms since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
+        is in ms since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed if the
+        client is not open."""
         self._calls.check_opened()
         return await list_offsets(
             self._cluster,
@@ -291,21 +294,21 @@ class Admin:
         self, states: Iterable[str] = (), *, timeout_ms: int | None = None
     ) -> GroupList:
         """Return the groups of all brokers, of any protocol type, with one of these states (empty:
-        all). Raises Closed."""
+        all). Raises Closed if the client is not open."""
         return await admin_groups.list_groups(self._calls, states, timeout_ms=timeout_ms)
 
     async def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
         """Return the state and the members of each group. The state of an unknown group is "Dead".
-        Raises Closed."""
+        Raises Closed if the client is not open."""
         return await admin_groups.describe_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def delete_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
         """Delete groups without members, with their committed offsets. Return None for each deleted
-        group, else the error. Raises Closed."""
+        group, else the error. Raises Closed if the client is not open."""
         return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def remove_members(
@@ -326,7 +329,7 @@ class Admin:
     ) -> dict[str, GroupOffsets]:
         """Return the committed offsets of each group, in the given partitions (None: all). With
         `require_stable`, wait while an open transaction may commit offsets of these partitions.
-        Raises Closed."""
+        Raises Closed if the client is not open."""
         return await admin_group_offsets.committed_offsets(
             self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -361,8 +364,8 @@ class Admin:
     async def group_lag(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupLag]:
-        """Return the lag of each group, in each partition with a committed offset. Raises
-        Closed."""
+        """Return the lag of each group, in each partition with a committed offset. Raises Closed if
+        the client is not open."""
         return await lag.group_lag(self._calls, groups, timeout_ms=timeout_ms)
 
     async def partition_lag(
@@ -373,7 +376,8 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
         """Return for each partition the lag from its offset in `committed` to the end of the log.
-        Without `details` the lag in bytes and in seconds is None. Raises Closed."""
+        Without `details` the lag in bytes and in seconds is None. Raises Closed if the client is
+        not open."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
@@ -386,7 +390,7 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> list[PartitionLag]:
         """Return the lag of each (partition, offset) pair, in the given order. A partition may
-        occur several times. Raises Closed."""
+        occur several times. Raises Closed if the client is not open."""
         return await lag.position_lag(
             self._calls, positions, details=details, timeout_ms=timeout_ms
         )
@@ -401,8 +405,8 @@ class Admin:
     ) -> TransactionList:
         """Return the transactional ids of all brokers that are in one of `states` and have one of
         `producer_ids` (empty: any). If `duration_ms` is 0 or more, return only ids whose
-        transaction has been open for longer than that; this needs Kafka 3.8 or later. Raises
-        Closed."""
+        transaction has been open for longer than that; this needs Kafka 3.8 or later. Raises Closed
+        if the client is not open."""
         return await admin_transactions.list_transactions(
             self._calls, states, producer_ids, duration_ms, timeout_ms=timeout_ms
         )
@@ -411,7 +415,7 @@ class Admin:
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription]:
         """Return the state, the producer and the partitions in the transaction of each
-        transactional id. Raises Closed."""
+        transactional id. Raises Closed if the client is not open."""
         return await admin_transactions.describe_transactions(
             self._calls, transactional_ids, timeout_ms=timeout_ms
         )
@@ -420,7 +424,7 @@ class Admin:
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, FencedProducer]:
         """Fence the producers of each transactional id and abort its open transaction. Return one
-        result for each id. Raises Closed."""
+        result for each id. Raises Closed if the client is not open."""
         return await admin_transactions.fence_producers(
             self._calls, transactional_ids, timeout_ms=timeout_ms
         )
@@ -430,5 +434,6 @@ class Admin:
     ) -> None:
         """Abort a hanging transaction in one partition, without the transaction coordinator. If the
         coordinator later commits the transaction, its records in this partition stay aborted.
-        Raises ClientError if the abort marker was not written, or may not have been written."""
+        Raises ClientError if the leader did not confirm the abort marker. If `definite` is false,
+        the leader may have written the marker."""
         await admin_transactions.abort_transaction(self._calls, transaction, timeout_ms=timeout_ms)

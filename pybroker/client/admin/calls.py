@@ -163,8 +163,8 @@ class Calls:
     async def _before_retry(
         self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
     ) -> None:
-        """Wait for the retry backoff and refresh the metadata. Raise `error` instead if a retry is
-        not possible:
+        """Wait for the retry backoff and refresh the metadata. Raise `error` instead if any of
+        these holds:
 
         - the deadline comes before the end of the backoff;
         - `error` is not retriable;

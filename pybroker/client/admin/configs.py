@@ -133,8 +133,8 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether the value is Kafka's own default, because neither the resource nor a broker sets
-        the option."""
+        """Whether the value is Kafka's own default: neither the resource nor a broker sets the
+        option."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 

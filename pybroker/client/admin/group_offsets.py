@@ -42,8 +42,9 @@ SEVERAL_GROUPS_VERSION: Final = 8
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """The committed offset of a group in a partition. `offset` is the next offset to read.
-    `leader_epoch` is the leader epoch of the last read record, -1 if unknown. `metadata` is any
-    text of the consumer. If the broker returned an error, only `error` is set."""
+    `leader_epoch` is the leader epoch of the last read record, -1 if unknown. `metadata` is the
+    text that the consumer has committed with the offset. If the broker returned an error, only
+    `error` is set."""
 
     offset: int
     leader_epoch: int = -1

@@ -82,8 +82,8 @@ class GroupMember:
     assignment: bytes = b""
 
     def subscription(self) -> Subscription:
-        """Return the subscription in the `metadata` of a consumer. Raises MalformedInput. During a
-        rebalance `metadata` is empty, which also raises MalformedInput."""
+        """Return the subscription in the `metadata` of a consumer. Raises MalformedInput if
+        `metadata` is malformed, or is empty because the group rebalances."""
         return decode_subscription(self.metadata)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -183,8 +183,8 @@ async def delete_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
     """Delete groups without members. Return None for each deleted group, else the error. A request
-    that the coordinator may have processed is not retried, because a new group may have the same
-    id."""
+    that the coordinator may have processed is not retried: a new group may have got the same id
+    meanwhile, and the retry would delete it."""
     calls.check_opened()
 
     async def ask(

@@ -190,9 +190,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """`answers` are the log start offset, the last stable offset and the high watermark. Return
-    them in ascending order: if the leader changed between the answers, an offset may be below the
-    one before it in this list, and is raised to that one."""
+    """Return the three offsets in `answers`: the log start offset, the last stable offset and the
+    high watermark. They were requested one after the other. If the leader changed in between, an
+    offset may be smaller than the one before it; it is then raised to the offset before it."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

@@ -117,8 +117,8 @@ async def describe_producers(
     broker: int | None,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionProducers]:
-    """Return the active producers of each partition, from its leader, or from the replica on
-    `broker`."""
+    """Return the active producers of each partition: those that its leader knows, or, if `broker`
+    is given, those that the replica on this broker knows."""
 
     async def ask(
         connection: Connection, chosen: tuple[TopicPartition, ...], timeout_s: float

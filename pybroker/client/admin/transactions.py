@@ -64,10 +64,10 @@ class TransactionList:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """The state of a transactional id. `start_ms` is the time at which the last transaction
-    began, in ms since 1970; -1 if there was no transaction. `partitions` are the partitions of
-    the transaction in which its marker is not written yet. If the request failed, only `error`
-    is set."""
+    """The state of a transactional id. `start_ms` is the time at which the last transaction began,
+    in ms since 1970; -1 if there was no transaction. `partitions` are those partitions of the
+    transaction that still need a commit or abort marker. If the request failed, only `error` is
+    set."""
 
     transactional_id: str
     coordinator: int = -1
@@ -261,8 +261,8 @@ async def abort_transaction(
     calls: Calls, transaction: OpenTransaction, *, timeout_ms: int | None
 ) -> None:
     """Let the partition's leader write an abort marker (WriteTxnMarkers). Raises ClientError if the
-    marker was not written, or may not have been written. A request that the leader may have
-    processed is not repeated, because the producer may have begun its next transaction."""
+    leader did not confirm the marker. A request that the leader may have processed is not repeated,
+    because the producer may have begun its next transaction."""
 
     async def ask(
         connection: Connection, _: tuple[TopicPartition, ...], timeout_s: float

@@ -1,8 +1,9 @@
 """The algorithm of the sticky assignors: balanced assignments that move as few partitions as
 possible.
 
-An assignment is balanced if no partition can move, directly or through a chain of members, to a
-member with at least two partitions fewer.
+A partition should move from one member to another if the receiver has at least two partitions fewer
+than the giver. It may move directly, or through a chain of members. An assignment is balanced if no
+such move is possible.
 """
 
 from __future__ import annotations
@@ -146,8 +147,9 @@ class _Flow:
         return []
 
     def _move(self, source: str, topic: str, target: str) -> None:
-        """Move one partition of the topic from `source` to `target`. Prefer a partition that
-        `target` owned before the rebalance, then a partition that `source` did not own."""
+        """Move one partition of the topic from `source` to `target`. The first choice is a
+        partition that `target` owned before the rebalance, the second a partition that neither of
+        the two owned."""
         choices = [partition for partition in self.kept[source] if partition.topic == topic]
 
         def cost(partition: TopicPartition) -> tuple[int, int]:

@@ -31,8 +31,8 @@ class Assignor(Protocol):
 
     @property
     def cooperative(self) -> bool:
-        """Whether members keep their partitions while they join, instead of releasing all
-        before."""
+        """Whether members keep their partitions while they join. If false, they release all
+        partitions before they join."""
 
     def user_data(self) -> bytes | None:
         """Return the user data of this member's subscription in JoinGroup; None if the assignor

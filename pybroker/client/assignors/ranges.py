@@ -17,8 +17,8 @@ from pybroker.model import TopicPartition
 
 class RangeAssignor(Forgetful):
     """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
-    members gets one more. Topics with the same partition count and the same members are assigned
-    alike, so a member gets equal keys of all these topics."""
+    members gets one more. If topics have the same partition count and the same members, a member
+    gets the same partition numbers of all these topics, and so the records with the same keys."""
 
     name: Final = "range"
     cooperative: Final = False

@@ -86,8 +86,9 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation in which this member got its partitions. It is for group leaders
-        that do not know the generation field of the subscription, which version 2 has added."""
+        """Return the generation in which this member got its partitions. Only a leader that knows
+        no subscription above version 1 needs it: from version 2 on the subscription itself has the
+        generation."""
         return _GENERATION.pack(self._generation)
 
     def assign(
