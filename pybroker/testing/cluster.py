@@ -264,11 +264,13 @@ class Cluster:
         *,
         direction: str = "both",
     ) -> None:
-        """Drop all packets between a broker and the peers in `from_`: `"zookeeper"`, `"clients"` or
-        broker ids. None means ZooKeeper and all other brokers. Connections stay open.
+        """Hold back all data between a broker and the peers in `from_`: `"zookeeper"`, `"clients"`
+        or broker ids. None means ZooKeeper and all other brokers. Connections stay open, and `heal`
+        delivers the data.
 
-        `direction` "in" drops only packets to the broker, "out" only packets from the broker.
-        Raises ClusterError unless the cluster was made with `proxied=True`."""
+        With `direction` "in" only data to the broker is held back, with "out" only data from the
+        broker. Raises ClusterError unless the cluster was made with `proxied=True`.
+        """
         others: list[int | str]
         if from_ is None:
             others = ["zookeeper", *(other for other in self.ids if other != broker)]
@@ -277,9 +279,10 @@ class Cluster:
         self._loop.call(self._proxies().cut, broker, others, Side(direction))
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
-        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random part of `jitter`
-        seconds, in order. With `to`, delay only the brokers' connections with `"zookeeper"`, with
-        `"clients"` or with other `"brokers"`. Requires `proxied=True`."""
+        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random time of up to
+        `jitter` seconds. The data of a connection stays in order. `to` limits the delay to the
+        connections of brokers to `"zookeeper"`, to `"clients"` or to other `"brokers"`; None means
+        all connections. Requires `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
@@ -293,8 +296,9 @@ class Cluster:
 
         `make()` is called for each new connection and returns a tap: a function of a `Direction`
         and the bytes to pass on. A tap that returns False resets the connection. Taps run in a
-        thread of the cluster. `make` None, or `heal`, ends the inspection. Requires
-        `proxied=True`."""
+        thread of the cluster. The inspection ends with `heal`, or with a call in which `make` is
+        None. Requires `proxied=True`.
+        """
         self._loop.call(self._proxies().tap, broker, from_, make)
 
     def heal(self) -> None:

@@ -16,7 +16,7 @@ from pybroker.testing.sockets import owner_of_port
 
 
 class Side(Enum):
-    """The packets that a cut drops: those to the broker, those from the broker, or both."""
+    """The data that a cut holds back: data to the broker, data from the broker, or both."""
 
     BOTH = "both"
     IN = "in"
@@ -84,7 +84,7 @@ class Links:
         return hosts + self._chroot
 
     def cut(self, broker: int, others: Iterable[int | str], side: Side) -> None:
-        """Drop the packets between a broker and each peer in `others`: `"zookeeper"`, `"clients"`
+        """Hold back the data between a broker and each peer in `others`: `"zookeeper"`, `"clients"`
         or broker ids. Raises ClusterError for an unknown peer."""
         self._known(broker)
         for other in others:
@@ -100,9 +100,9 @@ class Links:
         self.cut_off = frozenset({*self.cut_off, broker})
 
     def delay(self, seconds: float, jitter: float, to: str | None) -> None:
-        """Delay the data on all links, or on links to `to` (`"zookeeper"`, `"clients"` or
-        `"brokers"`), by `seconds` plus a random part of `jitter` seconds. Raises ClusterError for
-        any other `to`."""
+        """Delay the data on all links, or only on links to `to` (`"zookeeper"`, `"clients"` or
+        `"brokers"`), by `seconds` plus a random time of up to `jitter` seconds. Raises ClusterError
+        for any other `to`."""
         kinds = {
             None: self._all(),
             "zookeeper": [relay for each in self._zookeeper.values() for relay in each],
@@ -110,7 +110,7 @@ class Links:
             "brokers": [relay for (_, name), relay in self._relays.items() if name == BROKERS],
         }
         if to not in kinds:
-            raise ClusterError(f'to is {to!r}, expected "zookeeper", "clients" or "brokers"')
+            raise ClusterError(f'`to` is {to!r}, expected "zookeeper", "clients" or "brokers"')
         for relay in kinds[to]:
             relay.delay(seconds, jitter)
 
@@ -133,7 +133,7 @@ class Links:
         elif other == "clients":
             self._relays[broker, CLIENTS].tap(make)
         else:
-            raise ClusterError(f'from_ is {other!r}, expected "zookeeper" or "clients"')
+            raise ClusterError(f'`from_` is {other!r}, expected "zookeeper" or "clients"')
 
     def heal(self) -> None:
         """End all cuts, delays and taps of all links."""

@@ -71,8 +71,8 @@ class ZooKeeperView:
             await coord.close()
 
     async def controller(self) -> int | None:
-        """Return the broker id of the controller, or None without a controller. Raises one of the
-        exceptions in UNREACHABLE."""
+        """Return the broker id of the controller, or None if there is no controller. Raises one of
+        the exceptions in UNREACHABLE."""
         coord = await self._session()
         with suppress(NoNode, MalformedNode):
             return decode_controller(CONTROLLER, (await coord.get(CONTROLLER))[0])

@@ -113,9 +113,10 @@ class Waits:
         return found[0]
 
     async def _until(self, missing: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Call `missing` until it returns "". Until then it returns the name of a condition that
-        does not hold yet. Raises ClusterError with the last name after `seconds`."""
-        text = "an answer"
+        """Call `missing` again and again until it returns "". Any other result describes a
+        condition that does not hold. Raises ClusterError with the latest of these descriptions
+        after `seconds`."""
+        text = "the cluster answers"
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -125,7 +126,7 @@ class Waits:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             lines = "\n".join(process.last_lines() for process in self._brokers.values())
-            raise ClusterError(f"not within {seconds:g} s: {text}\n{lines}") from None
+            raise ClusterError(f"this was not true within {seconds:g} s: {text}\n{lines}") from None
 
 
 async def _named(missing: Callable[[], Awaitable[str]]) -> str:

@@ -1,4 +1,5 @@
-"""The network namespace or user in which a test starts a process, if it is not the test's own."""
+"""The network namespace or user in which a test starts a process. By default it is that of the
+test."""
 
 from __future__ import annotations
 

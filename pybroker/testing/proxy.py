@@ -13,7 +13,7 @@ __all__ = ["ANYBODY", "BOTH", "Direction", "Tap", "TcpProxy"]
 
 class TcpProxy:
     """A proxy on a port of 127.0.0.1, in its own thread until `close`. Each method returns when its
-    fault is in effect. Raises OSError if the port is in use."""
+    fault is in effect. The constructor raises OSError if the port is in use."""
 
     def __init__(self, target: tuple[str, int], *, port: int = 0) -> None:
         self._loop = LoopThread("tcp-proxy")
@@ -45,8 +45,8 @@ class TcpProxy:
         self._loop.call(self._relay.refuse)
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random part of `jitter`
-        seconds."""
+        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random time of up to
+        `jitter` seconds. The data of a connection stays in order."""
         self._loop.call(self._relay.delay, seconds, jitter)
 
     def reset(self) -> None:

@@ -124,8 +124,8 @@ class Relay:
                 connection.reset()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random part of `jitter`
-        seconds. The data of a connection stays in order."""
+        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random time of up to
+        `jitter` seconds. The data of a connection stays in order."""
         self._delay_s, self._jitter_s = seconds, jitter
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
@@ -202,8 +202,8 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Forward data from `reader` to `writer` until the sender closes the direction. A cut also
-        holds back the end of the data."""
+        """Forward data from `reader` to `writer` until the sender closes its side of the
+        connection. A cut also holds back this close."""
         while True:
             broken = False
             data = b""

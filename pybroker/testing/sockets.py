@@ -49,7 +49,7 @@ class _Choice:
                         return first
                     self._give_back(count)
         raise OSError(
-            f"found no {count} free ports in a row between {_LOWEST_PORT} and {highest} of {host};"
+            f"no {count} consecutive ports from {_LOWEST_PORT} to {highest} of {host} are free;"
             f" stop some of the processes that listen there"
         )
 

@@ -79,8 +79,8 @@ def encode_request(api: Api, version: int, message: Message) -> bytes:
 
 def decode_response(api: Api, version: int, body: Buffer) -> Message:
     """Decode the response of the API in this version from `body`, the bytes after the header.
-    Raises MalformedInput, also for bytes after the response, and ValueError for an unsupported
-    version."""
+    Raises MalformedInput if the response is damaged or bytes follow it; ValueError if the version
+    is not supported."""
     return decode_message(api.response, version, _is_flexible(api, version), body)
 
 

@@ -103,8 +103,8 @@ class _DecoderCompiler:
         self.source.line(f"{attribute} = {default}")
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that decodes a field, not an array, into `attribute`. `name` is for error
-        messages."""
+        """Write the code that decodes `field`, which is not an array, into `attribute`. `name` is
+        for error messages."""
         wire = field.wire
         if wire.kind is Kind.UUID:
             raw = self.source.variable("u")

@@ -129,7 +129,7 @@ def test_a_schedule_with_a_planted_bug_is_refused_without_mutants(tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--planted", "rust"], "unknown mutant rust; there are\n  no-epoch-truncation:"),
+        (["--planted", "rust"], "unknown mutant rust; the mutants are\n  no-epoch-truncation:"),
         (["--trace", "x"], "--trace needs a single run"),
         (["--schedule", "no-such-file"], "no-such-file: "),
     ],

@@ -70,8 +70,8 @@ def acked_present(history: History) -> Iterator[Violation]:
 
 
 def no_phantom(history: History) -> Iterator[Violation]:
-    """Check each record that was read: it is intact, a producer sent it, and the send did not
-    certainly fail."""
+    """Check that each record that was read is intact and was sent, and that its send is not known
+    to have failed."""
     judged: set[tuple[TopicPartition, int, str]] = set()
     for seen in sightings(history):
         if seen[:3] in judged:
@@ -194,8 +194,8 @@ def producer_order(history: History) -> Iterator[Violation]:
 
 
 def consumer_order(history: History) -> Iterator[Violation]:
-    """Check that a consumer gets ascending offsets and misses no record. If the log no longer has
-    the record at a consumer's position, retention must have removed it."""
+    """Check that a consumer gets ascending offsets and misses no record. It is also a violation if
+    the log no longer has a consumer's position for any reason but retention."""
     rule = "consumer-order"
     final = history.final()
     for lost in history.lost_positions:
@@ -235,8 +235,8 @@ def consumer_order(history: History) -> Iterator[Violation]:
 
 
 def read_implies_durable(history: History) -> Iterator[Violation]:
-    """Check that the read at the end of the run finds every record that a consumer got,
-    acknowledged or not."""
+    """Check that the read at the end of the run finds every record that a consumer got, even a
+    record without an acknowledgement."""
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     told: set[tuple[TopicPartition, int]] = set()

@@ -24,9 +24,14 @@ WATERMARKS: Final = "monotone-watermarks"
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """Check the log end offsets that ListOffsets returned. Those that one client gets never
-    decrease. Each is above all records that were read or acknowledged before the request. Answers
-    of stale leaders are exempt (`stale_leaders.py`)."""
+    """Check the log end offsets that ListOffsets returned for a partition:
+
+    - the offsets that one client gets never decrease;
+    - each offset is above the offsets of all records that were read or acknowledged before the
+      request.
+
+    Answers of stale leaders are exempt (`stale_leaders.py`).
+    """
     stale_leaders = StaleLeaders(history)
     yield from decreased_offsets(history, stale_leaders)
     yield from below_known_offsets(history, stale_leaders)
@@ -175,8 +180,9 @@ def epochs(history: History) -> Iterator[Violation]:
 
 
 def _elections_by_replaced_controllers(history: History) -> Iterator[Violation]:
-    """Yield a violation for each election by a replaced controller. A partition state without a
-    leader is exempt, because a leader writes it when it resigns."""
+    """Yield a violation for each election by a replaced controller. Versions of a partition's
+    state without a leader are exempt: it is not the controller but the resigning leader that
+    writes them."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)
@@ -212,9 +218,9 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """Check that each leader is in the ISR, and was in the ISR or eligible (KIP-966) before its
-    election. An election is exempt if the controller recorded at that moment that committed records
-    may be lost."""
+    """Check that each leader is in the ISR, and that before its election it was in the ISR or
+    eligible (KIP-966). The second check does not apply if the controller recorded, together with
+    the election, that committed records may be lost."""
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:

@@ -3,8 +3,8 @@ next. The rules check each era on its own.
 
 `split` gives each era its own partition name: the last era keeps the plain name, the names of
 earlier eras end with PAST and a number. For some time after the end of an era, a broker may still
-give answers that belong to the old era. So operations at that time belong to no era. Such a read
-proves only that its value was sent.
+give answers that belong to the old era. So operations at that time belong to no era. A read at that
+time proves only that the values it found were sent.
 """
 
 from __future__ import annotations

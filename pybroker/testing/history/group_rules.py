@@ -35,8 +35,8 @@ Place = tuple[str, TopicPartition]
 
 
 class _KnownCommit(NamedTuple):
-    """A committed offset that a client learned of at the time `since`. `op` is the client's request
-    that returned or committed the offset, and `begun` the time of this request."""
+    """A committed offset that a client learned of. The client sent the request `op` (OffsetFetch,
+    or a successful OffsetCommit) at the time `begun`, and got the answer at the time `since`."""
 
     since: int
     begun: int
@@ -91,11 +91,11 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
 
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
-    """Check that OffsetFetch does not return a lower offset than one that a client knew to be
-    committed before the request. There are two exceptions:
+    """Check that OffsetFetch never returns a lower offset than a client knew to be committed when
+    the request was sent. There are two exceptions:
 
     - a commit of the lower offset arrived late;
-    - a replaced coordinator answered, which does not know that its ZooKeeper session has ended.
+    - a replaced coordinator answered, because it had not noticed the end of its ZooKeeper session.
     """
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
@@ -110,7 +110,7 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
                 if (
                     before.offset > answer.offset
                     and not any(_may_be_applied_after(history, commit, before) for commit in late)
-                    and not _is_unaware(history, answer, before)
+                    and not _may_come_from_replaced(history, answer, before)
                 ):
                     text = (
                         f"group {place[0]} had committed {before.offset}, and the answer is lower"
@@ -120,29 +120,34 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
                     break
 
 
-def _may_be_applied_after(history: History, commit: Commit, before: _KnownCommit) -> bool:
-    """Return whether the coordinator may have applied `commit` after `before`, although `commit`
-    has the lower offset."""
+def _may_be_applied_after(history: History, commit: Commit, known_commit: _KnownCommit) -> bool:
+    """Return whether the coordinator may have applied `commit` after `known_commit`, which has a
+    higher offset."""
     ended = commit.ended or math.inf
-    if commit.begun >= before.since:
+    if commit.begun >= known_commit.since:
         return False  # no member commits less than it knows to be committed
     if commit.outcome == "ok":
-        return ended > before.begun
+        return ended > known_commit.begun
     number = history.groups.coordinated_by[commit.group]
     terms = [each.at for each in history.groups.coordinator_terms if each.partition == number]
-    place = bisect_right(terms, before.begun)
+    place = bisect_right(terms, known_commit.begun)
     return not place or ended >= terms[place - 1]
 
 
-def _is_unaware(history: History, answer: Committed, before: _KnownCommit) -> bool:
-    """Return whether the answer may come from a replaced coordinator that did not know that its
-    ZooKeeper session had ended. The coordinator must have been replaced before a client learned of
-    the commit `before`."""
+def _may_come_from_replaced(
+    history: History, answer: Committed, known_commit: _KnownCommit
+) -> bool:
+    """Return whether the answer may come from a replaced coordinator. All must hold:
+
+    - a fault ended the ZooKeeper session of this coordinator before the session timeout;
+    - the new coordinator began after that, and before a client learned of `known_commit`;
+    - the request was sent before the replaced coordinator was notified of the end of its session.
+    """
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]
     return any(
         old.broker == early.broker != new.broker
-        and early.begin <= new.at <= before.since
+        and early.begin <= new.at <= known_commit.since
         and answer.asked <= early.end
         for old, new in pairwise(terms)
         for early in history.early_ends
@@ -228,8 +233,7 @@ def _final(history: History) -> dict[TopicPartition, FinalRead]:
 
 
 def _first_processed(history: History) -> dict[Place, dict[int, int]]:
-    """Return, by group and partition, and then by offset, the time when a member first processed
-    the record."""
+    """Return (group, partition) -> offset -> the time when a member first processed the record."""
     found: dict[Place, dict[int, int]] = defaultdict(dict)
     for each in history.groups.processed:
         found[each.group, each.partition].setdefault(each.offset, each.at)

@@ -13,9 +13,10 @@ _UNKNOWN = -1
 
 @dataclass(slots=True)
 class KeyedSend:
-    """The send of a record with a key. `value` is unique, None for a tombstone. `outcome` is "ok"
-    for a committed record, "fail" for a record that is certainly not committed, else "info".
-    `may_repeat`: the producer is not idempotent and may store the record twice. Times are in ns."""
+    """The send of a record with a key. `value` is unique, or None for a tombstone. `outcome` is
+    "ok" if the record is certainly committed, "fail" if it is certainly not committed, else "info".
+    `may_repeat` is true for a producer without idempotence, which may store the record twice. Times
+    are in ns."""
 
     partition: TopicPartition
     key: str
@@ -42,8 +43,8 @@ class KeyedRecord(NamedTuple):
 class KeyedRead:
     """The committed records that one reader found from the offset `start` up to, not including,
     `end`, between the times `begun` and `ended` (ns). `source` names the reader. `is_final` is true
-    if all producers had stopped before the read. `broker` is the broker whose files were read,
-    UNKNOWN if a client has read."""
+    if all producers had stopped before the read. `broker` is the broker whose files were read, or
+    UNKNOWN if the reader is a client."""
 
     partition: TopicPartition
     source: str

@@ -1,6 +1,8 @@
 """The rules for compacted topics. They hold for every replica's files and for every reader.
 
-A record without an answer may be stored: it may replace an acknowledged record of its key."""
+A record whose send got no answer may be stored or not. If it is stored, it may replace an
+acknowledged record of its key.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ TOMBSTONES: Final = "tombstone-kept"
 SAME: Final = "compacted-replicas-agree"
 _TRANSACTION_MAX: Final = 10 * NANOSECONDS
 """The longest time in ns from a record to the marker that ends its transaction: the transaction
-timeout and the pause until the coordinator notices it."""
+timeout, and the time until the coordinator aborts an expired transaction."""
 
 _ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
 
@@ -51,8 +53,8 @@ def latest_kept(history: History) -> Iterator[Violation]:
 
 
 def survivors_unchanged(history: History) -> Iterator[Violation]:
-    """Check that offsets ascend, and that each record found was sent with this key, was not
-    aborted, and has its acknowledged offset."""
+    """Check that the offsets in each read ascend. Check also that each record in a read was sent
+    with its key, was not aborted, and has the offset that the broker acknowledged."""
     values = {each.value: each for each in history.keyed.sends if each.value is not None}
     sends = _by_key(history)
     for read in _reads_without_loss(history):
@@ -131,8 +133,9 @@ def _last(records: Sequence[KeyedRecord]) -> dict[str, KeyedRecord]:
 
 
 def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend | None:
-    """Return, of the sends that were acknowledged before the read, the one with the highest offset.
-    None means that there is none, or that this offset is outside the read's range."""
+    """Return, of the sends that were acknowledged before the read, the one with the highest
+    offset. Return None if no send was acknowledged, or if the highest offset is outside the
+    read's range."""
     known = [
         each
         for each in sends
@@ -142,17 +145,20 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
     return last if last is not None and read.start <= last.offset < read.end else None
 
 
-def _may_replace(other: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
-    """Return whether the record of `other` may have replaced `last`, the last acknowledged record
-    of the key, although the read finds no record of `other`. The record may be at or above the end
-    of the read, or a tombstone that compaction has removed."""
-    if other is last or other.outcome == "fail" or other.begun > read.ended:
+def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
+    """Return whether the record of `candidate` may have replaced `last`, the last acknowledged
+    record of the key, although the read does not find it. That is possible if the record of
+    `candidate` is at or above the end of the read, or is a tombstone that compaction has
+    removed."""
+    if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
-    if other.offset != UNKNOWN and other.offset < last.offset and not other.may_repeat:
+    if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:
         return False
-    if other.offset == UNKNOWN or other.outcome == "info":
-        return other.value is None or not read.is_final
-    return other.offset >= read.end or (other.value is None and other.offset > last.offset)
+    if candidate.offset == UNKNOWN or candidate.outcome == "info":
+        return candidate.value is None or not read.is_final
+    return candidate.offset >= read.end or (
+        candidate.value is None and candidate.offset > last.offset
+    )
 
 
 def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
@@ -165,14 +171,17 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the tombstone. If the files of a
-    broker were read, both must hold:
+    """Return whether the replica that was read certainly had the tombstone. For a read of a
+    broker's files, this is the broker's replica. For a read by a client, all replicas must have had
+    the tombstone, because each replica removes tombstones at its own time.
 
-    - its disk lost no data;
-    - it was in sync at the commit of the tombstone.
+    A replica certainly had the tombstone if both hold:
 
-    If a client has read, both must hold for all replicas, because each removes tombstones at its
-    own time. The read must also have had only one leader, and taken less than delete.retention.ms.
+    - the disk of its broker lost no data;
+    - the replica was in the ISR when the tombstone was committed.
+
+    A read that was not final must also have had only one leader, and have taken less than
+    delete.retention.ms.
     """
     begun, ended = tombstone.begun, tombstone.ended + history.stale
     replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)

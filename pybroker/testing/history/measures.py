@@ -11,8 +11,8 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """Return the begin and end in ns of the fault named `what`; `number` counts such faults from 0.
-    Raises IndexError if there is none."""
+    """Return the begin and the end (ns) of the fault named `what`. `number` is the index of the
+    fault among all faults with this name, from 0. Raises IndexError if there is no such fault."""
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]
     return begun[number].at, ended[number].at

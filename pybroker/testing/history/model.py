@@ -18,9 +18,10 @@ NANOSECONDS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerFacts:
-    """The guarantees of a producer. `keeps_order`: idempotent, or one request in flight.
-    `starts_anew`: after an error the producer takes the next producer epoch and resends records
-    that may be stored already (librdkafka #4953); no broker can detect these duplicates."""
+    """The guarantees of a producer. `keeps_order`: its records are stored in the order of sending,
+    because it is idempotent or has one request in flight. `starts_anew`: after an error the
+    producer takes the next producer epoch and resends records that may be stored already
+    (librdkafka #4953); no broker can detect these duplicates."""
 
     acks: int
     idempotent: bool
@@ -147,8 +148,8 @@ class ReplicaFiles:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One version of a partition's state in ZooKeeper. `eligible` are replicas outside the ISR with
-    every committed record (KIP-966)."""
+    """One version of a partition's state in ZooKeeper. `eligible` are the replicas outside the ISR
+    that have every committed record (KIP-966)."""
 
     partition: TopicPartition
     version: int
@@ -274,8 +275,9 @@ class Processed:
 
 @dataclass(slots=True)
 class Commit:
-    """A group member's commit of an offset, the next one to read. Without an answer, `ended` is 0
-    and `outcome` is "info"; for a killed member `ended` is the time of the kill."""
+    """A group member's commit of `offset`, the offset of the next record to read. Without an
+    answer, `outcome` is "info". Then `ended` is the time when the member was killed, or 0 if it was
+    not killed."""
 
     group: str
     client: str
@@ -353,11 +355,13 @@ class ProducerStart:
 @dataclass(slots=True)
 class Transaction:
     """A transaction. `values` are the values sent. `commit_asked` is the time of the first commit
-    request, 0 for none. `outcome` is "ok" for a confirmed commit, "fail" for a certain abort, else
-    "info".
+    request, 0 if there was none. `outcome` is "ok" for a confirmed commit, "fail" for a certain
+    abort, else "info".
 
-    In a loop that consumes, transforms and produces, `inputs` has the (partition, offset) that each
-    value was made from, and `offsets` the offsets committed for `group`."""
+    In a loop that consumes, transforms and produces, `inputs` maps each value to the (partition,
+    offset) of the record that it was made from. `offsets` has the offsets that the transaction
+    commits for `group`.
+    """
 
     transactional_id: str
     client: str
@@ -419,7 +423,7 @@ class History:
     expires: bool = False
     """Whether retention deletes old records."""
     may_lose: bool = True
-    """Whether the faults justify loss receipts."""
+    """Whether the faults of the run may lose records, so that loss receipts are no violation."""
     stale: int = 10 * NANOSECONDS
     """The time in ns for which a broker may still answer for a deleted topic or an ended
     leadership. It is longer than a broker continues to serve without ZooKeeper, and longer than a

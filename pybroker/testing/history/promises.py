@@ -56,9 +56,9 @@ def availability(history: History) -> Iterator[Violation]:
 
 
 def refusal(history: History) -> Iterator[Violation]:
-    """Check that nothing is acknowledged with acks=all while the partition has no leader, or an ISR
-    below min.insync.replicas. The rule applies `History.stale` ns after the ISR change, because a
-    leader learns of the change with a delay."""
+    """Check that nothing is acknowledged with acks=all while the partition has no leader, or fewer
+    in-sync replicas than min.insync.replicas. The first `History.stale` ns of such a time are
+    exempt, because a leader learns of an ISR change with a delay."""
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)
@@ -99,7 +99,7 @@ def _times_below_min_isr(states: list[State], required: int) -> list[tuple[State
 
 
 def admitted_losses(history: History) -> Iterator[Violation]:
-    """Check that ZooKeeper records no data loss, unless a fault of the run may lose records."""
+    """If no fault of the run may lose records, check that ZooKeeper records no data loss."""
     if not history.may_lose:
         for loss in history.losses:
             yield Violation("admitted-losses", loss.partition, UNKNOWN, loss.reason)
@@ -107,8 +107,8 @@ def admitted_losses(history: History) -> Iterator[Violation]:
 
 def losses_named(history: History) -> Iterator[Violation]:
     """Check that each acknowledged record that an unclean election lost is in an offset range that
-    ZooKeeper records as lost. Other losses are exempt: a log cut by a power loss does not show the
-    lost range."""
+    ZooKeeper records as lost. Losses for other reasons are exempt: a log that a power loss has
+    truncated does not show which offsets are lost."""
     given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for loss in history.losses:
         given_up[loss.partition] += loss.given_up

@@ -31,9 +31,13 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have returned this log end offset. The offset may be
-        below those that clients learned to be committed after the leader was replaced. It must be
-        above those that a client knew to be committed at the replacement."""
+        """Return whether a stale leader may have given this answer. For one replacement of a
+        leader, both must hold:
+
+        - the replaced leader was stale at the time of the answer;
+        - the log end offset in the answer is above all offsets that clients knew to be committed
+          when the leader was replaced. It may be below offsets that were committed later.
+        """
         return any(
             answer.offset
             > self._highest_committed(answer.partition, state.at - OBSERVATION_DELAY_NS)
@@ -71,10 +75,11 @@ class StaleLeaders:
             last[state.partition] = state
         return found
 
-    def _highest_committed(self, partition: TopicPartition, before: int) -> int:
-        """Return the highest offset that a client knew to be committed before the time `before`."""
+    def _highest_committed(self, partition: TopicPartition, time: int) -> int:
+        """Return the highest offset that a client knew to be committed before `time` (ns), UNKNOWN
+        if there is none."""
         times, tops = self._known.get(partition, ([], []))
-        place = bisect_left(times, before)
+        place = bisect_left(times, time)
         return tops[place - 1] if place else UNKNOWN
 
 

@@ -174,8 +174,9 @@ def fenced_writes_nothing(history: History) -> Iterator[Violation]:
 
 
 def _committed_view(history: History) -> History | None:
-    """Return the history as read_committed consumers see it: with their reads only, and with the
-    outcome of the transaction for each send. None: the run has no such consumers."""
+    """Return the history as read_committed consumers see it. It has only the reads of these
+    consumers, and each send has the outcome of its transaction. Return None if the run has no such
+    consumers."""
     reads = history.transactions.reads
     if reads is None:
         return None
@@ -207,8 +208,9 @@ def _partitions(reads: History) -> Iterator[TopicPartition]:
 
 
 def _as_committed(send: Send, transaction: Transaction | None) -> Send:
-    """Return the send with the outcome of its transaction: failed if the transaction was aborted,
-    unknown if its outcome is unknown."""
+    """Return the send with the outcome of its transaction: "fail" for an aborted transaction,
+    "info" for a transaction whose outcome is unknown. The send stays unchanged if its transaction
+    was committed, or if it has no transaction."""
     if transaction is None:
         return send
     if transaction.is_aborted:

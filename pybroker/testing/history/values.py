@@ -43,14 +43,15 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the partition name is that of operations near a recreation of the topic, or
-    near a data loss. It is not known whether they happened before or after it (`eras.py`)."""
+    """Return whether `eras.split` made this partition name for operations that belong to no era.
+    They happened near a recreation of the topic or near a data loss, and it is not known whether
+    before or after it."""
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether the partition name is that of operations before the last recreation of the
-    topic or the last data loss, or of operations that belong to no era (`eras.py`)."""
+    """Return whether `eras.split` made this partition name. Then its operations belong to an
+    earlier era, before the last recreation of the topic or the last data loss, or to no era."""
     return PAST in partition[0]
 
 

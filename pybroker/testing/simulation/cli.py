@@ -87,7 +87,7 @@ def _run_all(simulate: Simulate, args: Args) -> bool:
 def _check(args: Args, bugs: Mapping[str, str]) -> None:
     if args.planted not in ("", *bugs):
         names = "\n".join(f"  {name}: {meaning}" for name, meaning in bugs.items())
-        raise click.UsageError(f"unknown mutant {args.planted}; there are\n{names}")
+        raise click.UsageError(f"unknown mutant {args.planted}; the mutants are\n{names}")
     if args.trace and args.seed is None and args.schedule is None:
         raise click.UsageError("--trace needs a single run: use --seed or --schedule")
 

@@ -81,11 +81,13 @@ class SimCluster:
             broker.start()
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Advance virtual time until the condition holds. Return False after `seconds`."""
+        """Advance virtual time until the condition holds, and return True. If it does not hold
+        after `seconds`, return False."""
         return self.environment.run(self.environment.now + seconds, condition)
 
     def run_until_ready(self, seconds: float = 60.0) -> bool:
-        """Advance virtual time until all brokers serve. Return False after `seconds`."""
+        """Advance virtual time until all brokers serve, and return True. If not all serve after
+        `seconds`, return False."""
         return self.run_until(lambda: all(each.serves for each in self.brokers.values()), seconds)
 
     def close(self) -> None:

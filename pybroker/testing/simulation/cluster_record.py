@@ -48,8 +48,8 @@ class Change(Protocol):
 
 class ClusterRecord:
     """The record of a cluster's changes in ZooKeeper. `committed` must be called for every change,
-    in order. `states` has the present state of each partition. `lives` and `topic_ids` have, by
-    topic name, the topic that has this name now."""
+    in order. `states` has the present state of each partition. `lives` and `topic_ids` map a topic
+    name to the `TopicLife` and to the topic id of the topic that has this name now."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
         """Write the changes into `history`. `min_isr` is the default of min.insync.replicas."""
@@ -164,9 +164,9 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record each data loss in the partition's ZooKeeper node that was not recorded before.
-        `data` None means that the node was deleted: forget its losses, because a recreated topic
-        may use the same leader epochs again."""
+        """Record the data losses in the partition's ZooKeeper node `data` that are not recorded
+        already. If `data` is None, the node was deleted: forget the partition's losses, because a
+        recreated topic may use the same leader epochs again."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition

@@ -1,10 +1,13 @@
-"""The limit for the number of brokers whose disks may have lost data at the same time. While it is
-kept, every lost record is a bug.
+"""The limit for the number of brokers whose disks may have lost data at the same time. Within this
+limit, every lost record is a bug.
 
 An acknowledged record is on at least min.insync.replicas brokers. So min.insync.replicas - 1
-brokers may lose data at the same time. A broker no longer counts when it has all committed records,
-is in sync again, and its disk has no flipped bit. A broker that finds a flipped bit late discards
-all records after it.
+brokers may lose data at the same time. A broker that has lost data counts until all hold:
+
+- it has all committed records;
+- it is in sync again;
+- its disk has no flipped bit. A broker that finds a flipped bit late discards all records after
+  this bit.
 """
 
 from __future__ import annotations

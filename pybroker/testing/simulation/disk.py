@@ -148,8 +148,8 @@ class SimDisk:
         return path, bit
 
     def flipped(self) -> list[str]:
-        """Return the paths of the files with a bit that `flip` has changed and nothing has
-        corrected since."""
+        """Return the paths of the files in which a bit that `flip` has changed still has the wrong
+        value."""
         there = [
             node
             for (_, place), (node, right, wrong) in self._flipped.items()

@@ -22,8 +22,8 @@ class ProcessKilled(BaseException):
 class CrashPoint:
     """The disk operation at which a simulated process is killed. `when` is the number of the
     operation, counted from 0, or a function of (operation, path) that returns True for the
-    operation. The first `after_bytes` bytes of the operation's data are written before. `action`
-    marks the process as dead."""
+    operation. Before the kill, the first `after_bytes` bytes of the operation's data are written.
+    `action` marks the process as dead."""
 
     when: When
     action: Callable[[], object]

@@ -411,19 +411,19 @@ class DiskView:
 
 def _check_rename(
     node: FileNode | DirectoryNode,
-    there: FileNode | DirectoryNode | None,
+    replaced: FileNode | DirectoryNode | None,
     directory: DirectoryNode,
 ) -> None:
-    """Raise OSError if `node` may not get a name in `directory`. `there` is the file or directory
-    that has the name already."""
+    """Raise OSError if `node` cannot be moved into `directory`. `replaced` is the file or directory
+    that has the new name already, None if there is none."""
     if isinstance(node, DirectoryNode) and (node is directory or directory in node.nodes()):
         raise os_error(errno.EINVAL)
-    if there is None or there is node:
+    if replaced is None or replaced is node:
         return
-    if isinstance(there, DirectoryNode):
+    if isinstance(replaced, DirectoryNode):
         if isinstance(node, FileNode):
             raise os_error(errno.EISDIR)
-        if there.entries:
+        if replaced.entries:
             raise os_error(errno.ENOTEMPTY)
     elif isinstance(node, DirectoryNode):
         raise os_error(errno.ENOTDIR)

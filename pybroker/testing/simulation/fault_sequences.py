@@ -22,8 +22,9 @@ _ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offset
 
 
 def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return the options and faults of the seed's fault sequence. Most seeds have none: `options`
-    unchanged and no faults. A sequence that needs consumer groups adds them to the options."""
+    """Return the options and the faults of the seed's fault sequence. For most seeds there is no
+    sequence: return `options` unchanged and no faults. For a sequence that needs consumer groups,
+    the returned options have groups."""
     rng = random.Random(f"{seed}/plot")
     if rng.random() >= SHARE:
         return options, ()
@@ -46,8 +47,9 @@ def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
 
 
 def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...]:
-    """Return faults that interrupt moves of replicas between log directories. With a single log
-    directory, return none."""
+    """Return faults that interrupt moves of replicas between log directories. Half of the seeds
+    whose brokers have several log directories have such faults. For other seeds return no
+    faults."""
     rng = random.Random(f"{seed}/moves")
     if options.log_dirs == 1 or rng.random() >= _INTERRUPTED:
         return ()
@@ -56,9 +58,9 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults of one broker while its replicas move: a slow disk, and again and again an
-    isolation from the cluster. Each isolation is followed by ends of the broker's process or
-    ZooKeeper session."""
+    """Yield faults of one broker while its replicas move between log directories: its disk is slow,
+    and it is isolated again and again. After each isolation, the process of the broker or its
+    ZooKeeper session is ended at least once."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -80,9 +82,9 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield kills of all brokers, one after another. Each kill comes when the broker that was
-    killed before has left the ISR. The broker that was killed first lacks the most records, and
-    restarts first."""
+    """Yield kills of all brokers, one after another. Before each kill, the broker that was killed
+    last has left the ISR. So the broker that was killed first lacks the most records. It restarts
+    first."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]

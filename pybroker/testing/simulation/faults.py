@@ -1,5 +1,5 @@
-"""The faults that a simulation injects. Each function causes a fault and returns a function that
-ends it, or None."""
+"""The faults that a simulation injects. Each function causes a fault. It returns a function that
+ends the fault, or None if there is nothing to end."""
 
 from __future__ import annotations
 
@@ -234,9 +234,9 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
-    """Expire the ZooKeeper sessions of the affected brokers. A paused or isolated broker is
-    skipped, because ZooKeeper never ends a session before its timeout without notifying the
-    client."""
+    """Expire a ZooKeeper session of the affected broker. Do nothing if the broker is paused or
+    isolated: ZooKeeper cannot notify such a broker, and ends its session only at the session
+    timeout."""
     client = _session(scene)
     if client is None or client.member is None:
         return

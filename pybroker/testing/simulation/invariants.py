@@ -111,9 +111,10 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each replica that has left the ISR and rejoined it. It must have left
-        the ISR while it was in `running`, the replicas on running brokers. Otherwise the leader may
-        have added the replica back because of fetches from before the broker stopped."""
+        """End the doubt about each replica that has left the ISR and rejoined it. It must have been
+        outside the ISR while its broker ran: `running` has the replicas on running brokers.
+        Otherwise the leader may have added the replica back because of fetch requests that the
+        broker had sent before it stopped."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:

@@ -385,8 +385,8 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run `function` without a running event loop, as in a thread. The future `heard` gets the
-        result `rest_s` seconds later."""
+        """Run `function` outside of the event loop, as in a thread. Its result or exception is set
+        in the future `heard` after `rest_s` more seconds."""
         loop = self._loop
         if loop.is_dead:
             return

@@ -1,4 +1,4 @@
-"""A simulated machine: its disk, clocks and boot id, which outlive its processes, and its present
+"""A simulated machine: its present process, and its disk, clocks and boot id, which outlive the
 process."""
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class MachineClock:
 class Machine:
     """A simulated machine with at most one process at a time.
 
-    The callbacks in `on_stop` are called when a process has ended. Their argument is True for an
-    ended process, whose connections are closed or reset, and False for a machine without power,
-    whose connections just fall silent."""
+    The callbacks in `on_stop` are called when a process has ended. Their argument is False if the
+    machine has lost power: the connections of the process just fall silent. Otherwise it is True:
+    the connections are closed or reset.
+    """
 
     def __init__(self, environment: Environment, name: str) -> None:
         self.environment = environment

@@ -26,7 +26,7 @@ small."""
 
 @dataclass(slots=True)
 class Tally:
-    """The number of runs, and the failed runs. `seconds` is their processor time."""
+    """The number of runs, their processor time in seconds, and the results of the failed runs."""
 
     runs: int = 0
     seconds: float = 0.0

@@ -54,7 +54,7 @@ class _Node:
     pzxid: int = 0
     """The zxid of the last creation or deletion of a child. A client that reconnects sends its
     watches and the last zxid that it saw. If `pzxid` is larger, the client has missed an event, and
-    its watch of the children fires at once. For a watch of the node itself, `mzxid` counts."""
+    its watch of the children fires at once. A watch of the node itself is compared with `mzxid`."""
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> NodeStat:

@@ -52,7 +52,7 @@ class _Accepted:
 
 class Moves:
     """All requests of a run to move replicas between log directories. `counts` has the number of
-    each kind of answer, `failures` the errors that no client may get."""
+    answers of each kind. `failures` has the errors that no client should get."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.counts: Counter[str] = Counter()
@@ -85,8 +85,9 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity | None:
-        """Note that a client requests to move the replica. Until the answer, the replica may be in
-        any directory. Return the identity of the replica, to pass to `answered`."""
+        """Record that a client requests to move the replica. Until the answer, the replica may be
+        in any directory. Return the identity of the replica (None: the broker has no such replica
+        now), to pass to `answered`."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1
@@ -99,16 +100,16 @@ class Moves:
         broker: SimBroker,
         replica: Replica,
         directory: str,
-        before: _ReplicaIdentity | None,
+        asked_identity: _ReplicaIdentity | None,
         error: object,
     ) -> None:
-        """Note the answer to a request to move a replica to `directory`. `error` None means that
-        the broker accepted the move. `before` is the result of `asked`."""
+        """Record the answer to a request to move a replica to `directory`. `error` None means that
+        the broker accepted the move. `asked_identity` is the result of `asked`."""
         partition = replica.topic_partition
         key, now = (broker.id, partition), _identity(broker, partition)
         if error is None:
             self.counts["accepted"] += 1
-            if now is not None and now == before and key not in self._crossed:
+            if now is not None and now == asked_identity and key not in self._crossed:
                 self._accepted[key] = _Accepted(now, directory)
         elif isinstance(error, ResponseError):
             self.counts["refused"] += 1
@@ -128,8 +129,9 @@ class Moves:
         and for each replica in two directories. Call this after recovery, when `are_finished` is
         true.
 
-        `errors` are the error lines that brokers logged: a move that failed with such a line is
-        exempt. With `disks_were_harmed` a replica may be in any directory, but not in two.
+        `errors` are the error lines that brokers logged. A move is exempt if one of these lines
+        says that it failed. With `disks_were_harmed` the directories of moved replicas are not
+        checked: only a replica in two directories is a violation.
         """
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
@@ -160,9 +162,9 @@ def _identity(broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity 
 
 
 def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:
-    """Yield a violation for each replica in two directories, or with a marker file of a move.
-    `spares_copies` permits an incomplete copy, which a broker with a damaged disk keeps until its
-    next start."""
+    """Yield a violation for each replica that is in two directories, or whose directory has a
+    marker file of a move. With `spares_copies` an incomplete copy of a replica is no violation: a
+    broker with a damaged disk keeps such a copy until its next start."""
     if broker.rooms is None:
         return
     disk = DiskView(broker.disk)

@@ -31,8 +31,9 @@ class Nemesis:
     ) -> None:
         """Prepare the faults of the schedule. The targets `leader/N` and `follower/N` are a broker
         of partition N of `topic`. The target `coordinator/N` is the leader of the partition with
-        index N in `coordinators["coordinator"]`; likewise `transactions/N`. `doubt` is called with
-        the id of each broker whose disk may have lost data."""
+        index N in `coordinators["coordinator"]`. The target `transactions/N` is the leader of the
+        partition with index N in `coordinators["transactions"]`. `doubt` is called with the id of
+        each broker whose disk may have lost data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster

@@ -60,9 +60,9 @@ class Host:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect a new socket to the address, and return the transport and the protocol that
-        `factory` makes. Raises OSError, or waits while the address is cut off, like a real
-        connect."""
+        """Connect a new socket to the address. Return the transport, and the protocol that
+        `factory` makes. Like a real connect, it raises OSError if the connection fails, and waits
+        while the link to the address is cut."""
         loop = self._running_loop()
         target = self._network.find(host, self)
         if self._network.takes_twice(self, target):
@@ -184,7 +184,7 @@ class Network:
         self.doubles = 0.0
         """The share of connection attempts that are accepted twice: see `double_next`."""
         self.window_bytes = WINDOW_BYTES
-        """The `window_bytes` of connections that are opened from now on."""
+        """The value that replaces `WINDOW_BYTES` for connections that are opened from now on."""
         self.cut_after: dict[tuple[str, str], int] = {}
         self._double_next: Counter[tuple[str, str]] = Counter()
         self._hosts: dict[str, Host] = {}
@@ -260,9 +260,9 @@ class Network:
         return [*found]
 
     def reset_after(self, source: str, target: str, length: int) -> None:
-        """Reset a connection from `source` to `target` after `length` more bytes in this direction,
-        which are counted over all their connections. The bytes arrive, but the answer to them does
-        not."""
+        """Reset a connection from `source` to `target` when `length` more bytes have arrived at
+        `target`. The bytes of all connections from `source` to `target` are counted together. The
+        answer to the last bytes does not arrive."""
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:

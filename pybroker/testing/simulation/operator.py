@@ -42,8 +42,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
     """Return the broker's log directories whose disk was replaced by an empty one. If there is such
-    a directory, also return the lost ones. The broker recreates the replicas in all of them only
-    after the operator has accepted the loss."""
+    a directory, also return the lost log directories, which are absent although they stored data of
+    this broker. The broker recreates the replicas of all these directories only after the operator
+    has accepted the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -52,8 +53,8 @@ def _replaced_directories(broker: SimBroker) -> set[str]:
 
 
 def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
-    """Return, by broker id, the log directories and partitions whose loss the operator must accept:
-    all in-sync and eligible replicas of a partition have lost data."""
+    """Return broker id -> log directories and partitions whose loss the operator must accept. The
+    loss of a partition must be accepted if all its in-sync and eligible replicas have lost data."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -70,8 +71,9 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
     """Return the lines for the broker's file `pybroker.accept-loss` that accept the loss of its
     replica of this partition: the lost log directories, or the partition. The result is empty if
-    the broker has the replica, or may have it later. A replica that is still being copied counts as
-    lost. A leader with a corrupt range does not."""
+    the broker has the replica, or may have it later. A replica that the broker is still copying
+    from the leader counts as lost. A replica that leads, but has a corrupt range, does not count as
+    lost."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()

@@ -1,7 +1,8 @@
 """One run of the simulation: a cluster and its clients under a schedule of faults.
 
-After the faults all are healed, and the cluster must recover within a known time. Then everything
-is read again, from the leaders and from the disks, and the history is checked."""
+At the end of the schedule all faults are healed, and the cluster must recover within a known time.
+Then all records are read again, from the leaders and from the disks, and the history is checked.
+"""
 
 from __future__ import annotations
 
@@ -246,8 +247,8 @@ class _Run:
             )
 
     def _accepts_records(self) -> Callable[[], bool]:
-        """Return a condition: every partition has acknowledged `_PROGRESS` more values since this
-        call."""
+        """Return a function that tells whether every partition has acknowledged `_PROGRESS` values
+        since `_accepts_records` was called."""
         workload = self.workload
         before = workload.acked.copy()
         return lambda: all(
@@ -257,7 +258,8 @@ class _Run:
         )
 
     def _commits_transactions(self) -> Callable[[], bool]:
-        """Return a condition: each transactional id has committed a transaction since this call."""
+        """Return a function that tells whether each transactional id has committed a transaction
+        since `_commits_transactions` was called."""
         before = self.workload.transacted.copy()
         ids = self.workload.transactional_ids
         return lambda: all(self.workload.transacted[each] > before[each] for each in ids)
@@ -293,9 +295,10 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Return whether each group has processed all records of its partitions. Without
-        transactions, this is up to the high watermark. With transactions it is up to the last
-        acknowledged record, because members do not process transaction markers."""
+        """Return whether each group has processed all records of its partitions. In a run without
+        transactions, a group must reach the high watermark. In a run with transactions it must
+        reach the last acknowledged record: only transaction markers, which members do not process,
+        may follow."""
         states, positions = stored_states(self.cluster), self.workload.positions
         ends = self.workload.ends if self.workload.transactional_ids else None
         return all(

@@ -49,8 +49,8 @@ class _Search:
 
     def is_better(self, schedule: Schedule) -> bool:
         """Run the schedule, store it as `best` if it fails, and return whether it fails. Return
-        False, without a run, for a schedule that was tried before or that may lose data without a
-        bug."""
+        False, without a run, if the schedule was tried before, or if its faults may lose data even
+        without a bug."""
         text = str(schedule)
         if text in self._tried or not _is_fair(schedule):
             return False

@@ -251,9 +251,9 @@ class Simulation:
     def cut(
         self, one: int | str, others: Iterable[int | str] | None = None, *, both: bool = True
     ) -> None:
-        """Silently drop all packets from the machine `one` to the machines `others` (None: all),
-        and with `both` also from `others` to `one`. Brokers are named by their id, applications by
-        their name, ZooKeeper by `ZOOKEEPER`."""
+        """Hold back all data from the machine `one` to the machines `others` (None: all), and with
+        `both` also from `others` to `one`. Connections stay open, and `heal` delivers the data.
+        Brokers are named by their id, applications by their name, ZooKeeper by `ZOOKEEPER`."""
         source = self._names(one)
         targets = (
             [*self.cluster.machines, *self.cluster.zookeeper.members]
@@ -267,7 +267,7 @@ class Simulation:
                 self.cluster.links.cut(target, source)
 
     def heal(self) -> None:
-        """End all cuts, and deliver the held packets."""
+        """End all cuts, and deliver the data that they hold back."""
         self.cluster.links.heal_all()
 
     def mend(self, *, seconds: float = _READY_S) -> None:

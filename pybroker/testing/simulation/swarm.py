@@ -60,8 +60,9 @@ _GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("offsets_in_log", (0, 0, 1)),
 )
 _TRANSACTIONS: Final = 0.15
-"""The share of seeds with transactions. It is small because transactions make runs slow. Unclean
-elections may lose the state of transactions, so seeds that allow them have none."""
+"""The share of seeds with transactions. It is small because transactions make runs slow. Seeds
+that allow unclean elections have no transactions, because these elections may lose the state of
+transactions."""
 _TRANSACTION_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("writers", (1, 1, 2)),
     ("loops", (1, 1, 0)),

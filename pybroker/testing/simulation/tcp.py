@@ -27,8 +27,8 @@ length field or just after it, which may reveal bugs of the receiver."""
 
 
 class Sign(enum.Enum):
-    """The packets that begin and end a connection. Other packets have data, or the free space of a
-    receiver's buffer."""
+    """The packets that begin or end a connection. All other packets carry data, or tell the sender
+    how much space is free in the receiver's buffer."""
 
     SYN = "syn"
     SYN_ACK = "syn-ack"
@@ -262,8 +262,8 @@ class ConnectedSocket(SocketBase):
 
     def receive_into(self, buffer: memoryview) -> int:
         """Read received data into `buffer`. Return the number of bytes; 0 is the end of data.
-        Raises BlockingIOError without data, or OSError if the connection is lost and all received
-        data was read."""
+        Raises BlockingIOError if no data has arrived; OSError if the connection is lost and all
+        received data was read."""
         received = self._received
         if not received:
             return self._nothing_left()
@@ -301,8 +301,8 @@ class ConnectedSocket(SocketBase):
         return 0
 
     def _take(self, length: int) -> None:
-        """Note that the application has read `length` bytes. Like a real kernel, tell the sender
-        about free space only when there is much of it."""
+        """Count `length` bytes that the application has read. Like a real kernel, tell the sender
+        about free space only when at least half of the buffer was read."""
         self._taken += length
         if self._taken * 2 >= self._window:
             self._out.send(self._taken)

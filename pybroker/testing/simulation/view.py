@@ -61,8 +61,8 @@ def _running(cluster: SimCluster) -> list[SimBroker]:
 
 
 def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
-    """Return the running broker that acts as the partition's leader, None without one. If several
-    brokers do, return the one with the latest leader epoch."""
+    """Return the running broker that acts as the partition's leader, None if there is none. If
+    several brokers act as the leader, return the one with the latest leader epoch."""
     found, epoch = None, NO_EPOCH
     for broker in cluster.brokers.values():
         if broker.app is None:
@@ -74,8 +74,8 @@ def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | No
 
 
 def controller_of(cluster: SimCluster) -> SimBroker | None:
-    """Return the running broker that acts as the controller, None without one. If several brokers
-    do, return the one with the latest controller epoch."""
+    """Return the running broker that acts as the controller, None if there is none. If several
+    brokers act as the controller, return the one with the latest controller epoch."""
     active = [
         broker
         for broker in cluster.brokers.values()

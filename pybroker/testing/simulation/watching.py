@@ -63,9 +63,9 @@ class LiveWatch:
         self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """Change the reads at the end of the run: omit the records that retention deleted during
-        the run. After a power loss or a change of leader such records may exist again, but no
-        client had to read them."""
+        """Remove from the reads at the end of the run the records that retention deleted during the
+        run. After a power loss or a change of leader such records may exist again, but a client
+        need not find them."""
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
             topic, number = read.partition

@@ -152,10 +152,10 @@ class ZooKeeper:
     def session(
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
-        """Return a ZooKeeper client for the present process of the machine. The caller must call
-        its `start`, which first ends the sessions that earlier processes left open. Without
-        `purpose` it is the main client of the process; a process may have further clients, each
-        with its own `purpose`."""
+        """Return a new ZooKeeper client for the present process of the machine. The caller must
+        call the `start` of the client, which first ends the sessions that earlier processes left
+        open. A client without `purpose` is the main client of the process. The process may have
+        further clients, each with its own `purpose`."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
@@ -173,15 +173,15 @@ class ZooKeeper:
         return client
 
     def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
-        """Return the ZooKeeper client of the machine's latest process: the main client, or the one
-        with this purpose."""
+        """Return a ZooKeeper client of the machine's latest process: the main client if `purpose`
+        is empty, otherwise the client with this purpose. Return None if there is none."""
         return self._clients.get(_name_of(machine, purpose))
 
     # ---- for checks
 
     @property
     def leader(self) -> str | None:
-        """Return the name of the ZooKeeper member that leads, None without one."""
+        """Return the name of the ZooKeeper member that leads, None if no member leads."""
         return None if self._leader is None else self._leader.name
 
     @property

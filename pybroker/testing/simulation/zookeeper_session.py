@@ -172,9 +172,9 @@ class ZooKeeperSession:
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """Break the connection right after the next write is sent, so that its result is unknown.
-        With `applied` False, break it right before, so that the write is lost. With `expires` the
-        session expires, too."""
+        """Break the connection at the next write. With `applied`, break it right after the write is
+        sent: ZooKeeper applies the write, but the client gets no answer. Without `applied`, break
+        it right before: the write is lost. With `expires` the session expires, too."""
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
@@ -208,8 +208,8 @@ class ZooKeeperSession:
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Return the age in seconds of the latest write or sync that ZooKeeper has answered,
-        counted from when the client sent it."""
+        """Return the seconds since the client sent the latest write or sync that ZooKeeper has
+        answered."""
         return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -464,8 +464,9 @@ class ZooKeeperSession:
         self._timers.clear()
 
     def _beat(self, wire: Wire) -> None:
-        """Send a ping if nothing was sent for an interval, and break the connection if the last
-        ping has no answer yet. Like kazoo's thread, this runs outside of the event loop."""
+        """If nothing was sent for an interval, send a ping. If the previous ping has no answer by
+        then, break the connection instead. Like kazoo's thread, this runs outside of the event
+        loop."""
         if wire is not self._wire or self.loop.is_dead:
             return
         now = self._environment.now
@@ -483,7 +484,7 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader every sixth of the session timeout, and break a connection that is
+        """Sync with the leader six times in each session timeout, and break a connection that is
         silent for too long. `is_fresh` is True for a new connection."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire

@@ -110,8 +110,8 @@ class ApiProducer:
     async def produce(
         self, partition: TopicPartition, values: Sequence[str], settled: Settled
     ) -> None:
-        """Send the values. At random, wait for the acknowledgements, or return before them.
-        `settled` is called with the index and the outcome of each value. Raises ClientError."""
+        """Send the values. At random, wait until all are acknowledged, or return at once. `settled`
+        is called with the index and the outcome of each value. Raises ClientError."""
         topic, number = partition
         deliveries = list[Delivery]()
         for place, value in enumerate(values):

@@ -138,8 +138,8 @@ class Client:
             self._come_back()
 
     def killed(self) -> None:
-        """Note that the client's process was killed: its requests in flight have an unknown
-        outcome."""
+        """Record that the client's requests in flight have an unknown outcome, because its process
+        was killed."""
 
     def _come_back(self) -> None:
         self.shared.environment.after(self._fate.random() * _DOWN_S_MAX, self.start)
@@ -165,8 +165,8 @@ class Client:
         raise AssertionError("a subclass of Client must define run()")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
-        """Return a started Kafka client, made by `make` again and again until one reaches the
-        cluster. Return None if the clients stop before that."""
+        """Make a Kafka client, start it and return it. If it cannot reach the cluster, try again
+        with a new one. Return None if the clients must stop first."""
         while not self.is_stopping:
             client = make()
             try:

@@ -100,7 +100,8 @@ class _GroupClient(Client):
 class MemberClient(_GroupClient):
     """A member of a consumer group. For each process of the member, the seed draws how it commits,
     and when it leaves, unsubscribes, crashes or pauses. Once `shared.is_even` or
-    `shared.is_stopping` is set, members stay in the group until the groups stop."""
+    `shared.is_stopping` is true, the member does none of these four: it stays in the group until
+    the groups stop."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)

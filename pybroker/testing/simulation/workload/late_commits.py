@@ -51,9 +51,9 @@ class LateCommits:
         self._open: list[Commit] = []
 
     def sent(self, offsets: Offsets) -> None:
-        """Note that the member commits these offsets. At random, send the commit again. The
-        first time in a new generation, at random send the last commit of the previous generation
-        again."""
+        """Record that the member commits these offsets. At random, send the commit a second time.
+        If it is the first commit in a new generation, also send, at random, the last commit of the
+        previous generation again."""
         identity = self._current()
         if self._last is not None and self._last[0].generation < identity.generation:
             if self._rng.random() < _LATE:

@@ -119,8 +119,8 @@ class AdminClient(Client):
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
     ) -> bool:
         """Repeat an admin operation until it succeeds, and return True. The error code
-        `done_before` shows that an earlier attempt has succeeded. Once the clients are stopping,
-        make at most `_LAST_TRIES` more attempts, and then return False."""
+        `done_before` is a success, too: it shows that an earlier attempt has succeeded. Once the
+        clients are stopping, make at most `_LAST_TRIES` more attempts, and then return False."""
         last_tries = _LAST_TRIES
         while last_tries:
             last_tries -= self.is_stopping

@@ -298,8 +298,8 @@ class TransactionalProducer:
         *,
         version: int | None = None,
     ) -> AnswerT:
-        """Send the request to the coordinator of a group or transactional id until its answer has
-        no error."""
+        """Send the request to the coordinator of a group or transactional id, and return the
+        answer. Repeat the request after retriable errors for up to 5 s. Raises ClientError."""
         deadline = Deadline(self._cluster.clock, _LIMIT_MS)
         failures = 0
         while True:

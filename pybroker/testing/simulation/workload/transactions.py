@@ -131,8 +131,8 @@ class _TransactionalClient(Client):
     async def _complete(
         self, producer: AnyProducer, transaction: Transaction, filled: Awaitable[None]
     ) -> None:
-        """Wait for `filled`, which writes the records, and end the transaction. If this raises an
-        AbortableTransactionError, abort the transaction."""
+        """Wait for `filled`, which writes the records, and end the transaction. If one of these two
+        steps raises an AbortableTransactionError, abort the transaction."""
         try:
             await filled
             await self._finish(producer, transaction)
@@ -189,7 +189,8 @@ class _TransactionalClient(Client):
         transaction: Transaction,
         partitions: Sequence[TopicPartition],
     ) -> None:
-        """Write a batch to each of the partitions, which are added one by one or all at once."""
+        """Add the partitions to the transaction, at random all at once or one by one, and write a
+        batch to each partition."""
         if self.rng.random() < 0.5:
             await producer.add_partitions(partitions)
         for partition in partitions:
@@ -206,7 +207,7 @@ class _TransactionalClient(Client):
         - `keep`: abort, then get the next epoch with the same producer id;
         - `leave`: end the process with the transaction open.
 
-        `ApiProducer` cannot do `late` and `keep`, and only aborts.
+        With an `ApiProducer`, which cannot do `late` and `keep`, these two ways only abort.
         """
         end = "commit" if self._is_calm else self.rng.choice(_ENDS)
         if end == "commit":
@@ -239,8 +240,8 @@ class _TransactionalClient(Client):
 
     async def _send_late(self, producer: TransactionalProducer, transaction: Transaction) -> None:
         """Send a batch after its transaction has ended. Raises ClientError if the batch is refused
-        or the answer is lost: the process must end, or the batch could arrive in a later
-        transaction of the same epoch."""
+        or its answer is lost. The caller must then end the process. Otherwise a batch whose answer
+        was lost might become part of a later transaction of the same epoch."""
         partition = self.rng.choice(self.shared.catalog.partitions())
         await asyncio.sleep(self.rng.expovariate(1 / _LATE_S))
         values, settled = self._noted(transaction, partition, 1)
@@ -400,8 +401,8 @@ class LoopClient(_TransactionalClient):
 
 
 class CommittedOffsetOfLoopClient(CommittedOffsetClient):
-    """A client that requests the committed offsets of a `LoopClient`, without those of open
-    transactions."""
+    """A client that requests the offsets that a `LoopClient` has committed. Offsets in an open
+    transaction are left out."""
 
     def make(self, **more: Any) -> Consumer:
         return super().make(isolation_level="read_committed", **more)

@@ -159,13 +159,13 @@ class Workload:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether all clients but group members have ended after `stop`. Every send then has
-        an outcome."""
+        """Return whether all clients except group members have ended, as they do after `stop`. Then
+        every send has an outcome."""
         return all(client.has_ended for client in self._clients)
 
     @property
     def are_groups_quiet(self) -> bool:
-        """Return whether, after `stop_groups`, all members have left their groups."""
+        """Return whether all members have left their groups, as they do after `stop_groups`."""
         return all(client.has_ended for client in self._of_groups)
 
     @property
