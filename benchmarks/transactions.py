@@ -1,18 +1,26 @@
 """Transactions of Java's producer: pybroker beside Apache Kafka.
 
     python benchmarks/transactions.py [--rounds N] [--brokers N,...] [--producers N,...]
-        [--records N,...] [--warm-up SECONDS] [--quick]
+        [--records N,...] [--rate-share SHARE] [--warm-up SECONDS] [--quick]
 
 Both clusters stand beside each other and are measured in turn. In each measurement a Java process
 (kafka-clients 3.9.1) runs one or 16 producers, each with its own transactional id. Every producer
 writes one transaction after the other to a topic of four partitions: 1, 100 or 10,000 records of
-100 B, then `commitTransaction`. The figures are the committed transactions a second of all
-producers together, the median (p50) and the slowest percent (p99) of the calls of
-`commitTransaction`, in ms, and the processor time of all brokers for a transaction, in ms. The
-topics have a replica on each broker; the producers use acks=all. Before the first round the
-program runs the same loads on Apache's cluster for 60 s and on ours for a quarter of that, because
-Java compiles code while it runs (`--warm-up`). Prints a table for docs/performance_tables.rst: the
-medians, and the median of the ratios of all rounds with the smallest and the largest.
+100 B, then `commitTransaction`. The topics have a replica on each broker; the producers use
+acks=all. Each round measures every load twice:
+
+- At full speed: a producer begins a transaction as soon as the previous one has returned. The
+  figures are the committed transactions a second of all producers together, the times of a commit
+  and of a whole transaction, in ms, and the processor time of all brokers for a transaction, in ms.
+- At an equal rate: on both clusters the producers together begin the same number of transactions a
+  second, at times that are fixed beforehand. The rate is half of the transactions a second that the
+  slower cluster reached at full speed in the first round (`--rate-share`). The figures are the
+  times of a commit, and of a whole transaction since it should have begun.
+
+Times are medians (p50) and the slowest percent (p99). Before the first round the program runs the
+same loads on Apache's cluster for 60 s and on ours for a quarter of that, because Java compiles
+code while it runs (`--warm-up`). Prints two tables for docs/performance_tables.rst: the medians,
+and the median of the ratios of all rounds with the smallest and the largest.
 """
 
 from __future__ import annotations
@@ -26,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -42,9 +50,12 @@ from integration_tests.process import ChildProcess
 SOURCE: Final = Path(__file__).parent / "racing" / "TransactionLoad.java"
 PARTITIONS: Final = 4
 SESSION_MS: Final = 18_000
-HIGHER_IS_BETTER: Final = "transactions/s"
-FIGURES: Final = (HIGHER_IS_BETTER, "p50 ms", "p99 ms", "CPU ms")
-_LINE: Final = re.compile(r"TRANSACTIONS (\d+) SECONDS ([\d.]+) P50 ([\d.]+) P99 ([\d.]+)")
+TIMES: Final = ("commit p50 ms", "commit p99 ms", "whole p50 ms", "whole p99 ms")
+AT_FULL_SPEED: Final = ("transactions/s", *TIMES[:3], "CPU ms")
+_LINE: Final = re.compile(
+    r"TRANSACTIONS (\d+) SECONDS ([\d.]+) COMMIT ([\d.]+) ([\d.]+) WHOLE ([\d.]+) ([\d.]+)"
+)
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -63,54 +74,104 @@ class Scale:
     warm_seconds: float
     """The warm-up of the Java client in each measurement."""
     seconds: float
+    """The seconds at full speed."""
+    paced_seconds: float
     warm_up_seconds: float
 
 
-FULL: Final = Scale(2.0, 5.0, 60.0)
-QUICK: Final = Scale(0.5, 1.0, 2.0)
+FULL: Final = Scale(2.0, 5.0, 8.0, 60.0)
+QUICK: Final = Scale(0.5, 1.0, 1.0, 2.0)
 
 
-def measure(cluster: Cluster, topic: str, load: Load, scale: Scale) -> dict[str, float]:
-    """Run one load on a cluster. Return its FIGURES.
+def measure(cluster: Cluster, topic: str, load: Load, scale: Scale) -> Figures:
+    """Run one load at full speed on a cluster. Return its figures AT_FULL_SPEED.
 
     Raises AssertionError with the output of the Java program if it fails.
     """
     before = cluster.cpu_seconds()
+    count, times = _run(cluster, topic, load, (scale.warm_seconds, scale.seconds, 0))
+    used_s = cluster.cpu_seconds() - before
+    share = scale.seconds / (scale.seconds + scale.warm_seconds)
+    cpu_ms = used_s * 1000 * share / max(count, 1)
+    figures = {**times, "transactions/s": count / scale.seconds, "CPU ms": cpu_ms}
+    return {name: figures[name] for name in AT_FULL_SPEED}
+
+
+def measure_paced(cluster: Cluster, topic: str, load: Load, scale: Scale, rate: float) -> Figures:
+    """Run one load on a cluster at `rate` transactions per second. Return its TIMES.
+
+    Raises AssertionError with the output of the Java program if it fails.
+    """
+    return _run(cluster, topic, load, (scale.warm_seconds, scale.paced_seconds, rate))[1]
+
+
+def _run(
+    cluster: Cluster, topic: str, load: Load, pace: tuple[float, float, float]
+) -> tuple[int, Figures]:
+    """Run the Java program. `pace` has the seconds of warm-up, the seconds of measurement, and the
+    transactions per second (0: full speed). Return the number of transactions, and the TIMES."""
     child = ChildProcess(
         [
             maven.java(),
             "-Xmx512m",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
             *("-cp", maven.class_path(), str(SOURCE), cluster.bootstrap, topic),
-            *(str(load.producers), str(load.records)),
-            *(str(scale.warm_seconds), str(scale.seconds)),
+            *(str(load.producers), str(load.records), *map(str, pace)),
         ]
     )
     with contextlib.closing(child):
         code = child.wait()
         found = _LINE.search(child.output)
         assert code == 0 and found is not None, child.output
-    used_s = cluster.cpu_seconds() - before
-    count, seconds = int(found[1]), float(found[2])
-    share = seconds / (seconds + scale.warm_seconds)
-    cpu_ms = used_s * 1000 * share / max(count, 1)
-    figures = (count / seconds, float(found[3]), float(found[4]), cpu_ms)
-    return dict(zip(FIGURES, figures, strict=True))
+    return int(found[1]), dict(zip(TIMES, map(float, found.groups()[2:]), strict=True))
 
 
-Found = dict[tuple[Load, str], list[dict[str, float]]]
+@dataclass
+class Found:
+    """The figures of all rounds, by load and contestant."""
+
+    at_full_speed: dict[tuple[Load, str], list[Figures]] = field(default_factory=dict)
+    paced: dict[tuple[Load, str], list[Figures]] = field(default_factory=dict)
+    rates: dict[Load, float] = field(default_factory=dict)
+    """The transactions per second of the measurements at an equal rate."""
+
+    def add_round(
+        self,
+        stands: Sequence[tuple[Cluster, str]],
+        load: Load,
+        rate_share: float,
+        scale: Scale,
+    ) -> None:
+        """Measure one load on both clusters, in this order: at full speed, then paced."""
+        for cluster, topic in stands:
+            figures = measure(cluster, topic, load, scale)
+            self.at_full_speed.setdefault((load, cluster.name), []).append(figures)
+            _tell(load, cluster, "at full speed", figures)
+        if load not in self.rates:
+            reached = [self.at_full_speed[load, name][0] for name in (OURS, APACHE)]
+            self.rates[load] = rate_share * min(each["transactions/s"] for each in reached)
+        rate = self.rates[load]
+        for cluster, topic in stands:
+            figures = measure_paced(cluster, topic, load, scale, rate)
+            self.paced.setdefault((load, cluster.name), []).append(figures)
+            _tell(load, cluster, f"at {rate:.3g}/s", figures)
+
+
+def _tell(load: Load, cluster: Cluster, pace: str, figures: Figures) -> None:
+    told = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
+    print(f"{load.label}, {cluster.name}, {pace}: {told}", file=sys.stderr, flush=True)
 
 
 def race(
+    found: Found,
     folder: Path,
     zookeeper: str,
-    brokers: int,
     loads: Sequence[Load],
     options: argparse.Namespace,
     scale: Scale,
-) -> Found:
-    """Measure all loads on clusters of `brokers` brokers, `options.rounds` times in turn."""
-    found: Found = {}
+) -> None:
+    """Measure all loads, which have the same number of brokers, `options.rounds` times in turn."""
+    brokers = loads[0].brokers
     with contextlib.ExitStack() as stack:
         stands = []
         for name in (OURS, APACHE):
@@ -127,25 +188,36 @@ def race(
                     break
                 measure(cluster, topic, load, scale)
         for number, load in itertools.product(range(options.rounds), loads):
-            for cluster, topic in stands if number % 2 == 0 else reversed(stands):
-                figures = measure(cluster, topic, load, scale)
-                found.setdefault((load, cluster.name), []).append(figures)
-                told = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
-                say(f"round {number + 1}, {load.label}, {cluster.name}: {told}")
-    return found
+            order = stands if number % 2 == 0 else stands[::-1]
+            found.add_round(order, load, options.rate_share, scale)
 
 
-def table(found: Mapping[tuple[Load, str], Sequence[Mapping[str, float]]]) -> str:
-    """Return the table as reStructuredText."""
-    lines = [["brokers, producers, records", "figure", "pybroker", "Apache", "ratio"]]
-    for load in dict.fromkeys(load for load, _ in found):
-        ours, theirs = found[load, OURS], found[load, APACHE]
-        for figure in FIGURES:
-            mine, other = [row[figure] for row in ours], [row[figure] for row in theirs]
-            ratios = [a / b for a, b in zip(mine, other, strict=True)]
-            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-            middles = [_rounded(statistics.median(values)) for values in (mine, other)]
-            lines.append([load.label, figure, *middles, spread])
+def tables(found: Found) -> str:
+    """Return the tables as reStructuredText: at full speed, and at an equal rate."""
+    labels = {load: load.label for load, _ in found.at_full_speed}
+    paced = {load: f"{load.label}, {_rounded(rate)}" for load, rate in found.rates.items()}
+    head = "brokers, producers, records"
+    return "\n\n".join(
+        (
+            _table(head, labels, found.at_full_speed, AT_FULL_SPEED),
+            _table(f"{head}, rate", paced, found.paced, TIMES),
+        )
+    )
+
+
+def _table(
+    head: str,
+    labels: Mapping[Load, str],
+    found: Mapping[tuple[Load, str], Sequence[Figures]],
+    names: Sequence[str],
+) -> str:
+    lines = [[head, "figure", "pybroker", "Apache", "ratio"]]
+    for load, name in itertools.product(labels, names):
+        mine, other = ([row[name] for row in found[load, each]] for each in (OURS, APACHE))
+        ratios = [a / b for a, b in zip(mine, other, strict=True)]
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        middles = [_rounded(statistics.median(values)) for values in (mine, other)]
+        lines.append([labels[load], name, *middles, spread])
     return duties.simple_table(lines)
 
 
@@ -179,6 +251,13 @@ def arguments() -> argparse.Namespace:
             help=f"the numbers of {name} (default {told})",
         )
     parser.add_argument(
+        "--rate-share",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="the equal rate, as a share of the slower cluster's full speed (default 0.5)",
+    )
+    parser.add_argument(
         "--warm-up",
         type=float,
         metavar="SECONDS",
@@ -188,14 +267,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     options = arguments()
     scale = QUICK if options.quick else FULL
-    found: Found = {}
+    found = Found()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="transactions-")))
         zookeeper = stack.enter_context(contextlib.closing(ApacheZooKeeper(folder / "zookeeper")))
@@ -205,8 +280,8 @@ def main() -> None:
                 Load(brokers, *rest)
                 for rest in itertools.product(options.producers, options.records)
             ]
-            found |= race(folder, zookeeper.connect, brokers, loads, options, scale)
-    print(table(found))
+            race(found, folder, zookeeper.connect, loads, options, scale)
+    print(tables(found))
 
 
 if __name__ == "__main__":
