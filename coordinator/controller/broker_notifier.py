@@ -23,8 +23,8 @@ ChannelFactory = Callable[[Broker], BrokerChannel]
 class BrokerNotifier:
     """The notifier of one controller's term. Owns the senders, from `open` to `close`.
 
-    `changed` has the partitions whose state was stored in this round. The value is True if the
-    write created the state node.
+    `changed` maps each partition whose state was stored in this round to a bool: whether the write
+    created the state node.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class BrokerNotifier:
     # ---- senders
 
     def open(self, broker_ids: Iterable[int]) -> None:
-        """Start a sender for each of these live brokers, and queue the list of live brokers for all
-        brokers."""
+        """Start a sender for each of these live brokers. Then queue the list of all live brokers
+        (UpdateMetadata) for every sender."""
         brokers = tuple(self._context.brokers[key] for key in sorted(self._context.brokers))
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
@@ -62,8 +62,8 @@ class BrokerNotifier:
             sender.work.set_brokers(brokers)
 
     async def move(self, broker_ids: Iterable[int]) -> None:
-        """Connect to these live brokers at their new endpoints. The other brokers learn the
-        endpoints at the next `open`."""
+        """Connect to these live brokers at their new endpoints. This does not tell other brokers
+        the new endpoints; the next `open` does."""
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
             await self._senders[broker_id].move(broker, self._channels(broker))
@@ -104,8 +104,8 @@ class BrokerNotifier:
                 sender.work.describe(facts)
 
     async def queue_current_state(self, broker_ids: Collection[int]) -> None:
-        """Queue all metadata and all roles (leader or follower) for these brokers, which have
-        received nothing from this controller yet.
+        """Queue all metadata and all roles (leader or follower) for these brokers. They have
+        received nothing from this controller.
 
         A partition that is not online is sent without a leader, so that a restarted broker does not
         lead it before the election.
@@ -162,11 +162,13 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Let the sender send the first LeaderAndIsr and the first UpdateMetadata.
+        """Let the sender send roles (LeaderAndIsr) and metadata of partitions (UpdateMetadata) from
+        now on.
 
-        A broker removes each replica that LeaderAndIsr with Extent.ALL does not name. So the
-        controller uses Extent.ALL only if it could read all topics, and for LeaderAndIsr only if
-        every partition with a replica on the broker has a stored state.
+        A broker removes each replica or partition that a request with Extent.ALL does not name. So
+        the first UpdateMetadata has Extent.ALL only if the controller could read all topics. For
+        the first LeaderAndIsr there is a second condition: every partition with a replica on the
+        broker has a stored state.
         """
         whole = not self._context.damaged
         lacks_state = any(

@@ -38,9 +38,9 @@ class BrokerChanges:
         return self._services.context
 
     async def look(self) -> None:
-        """Read the registered brokers, and handle each change since the last read. A broker with a
-        new registration has ended and started again (KIP-380). A broker with the same registration
-        and new endpoints has done neither. Raises ControllerMoved, CoordError."""
+        """Read the registered brokers, and handle each change since the last read. If a broker has
+        a new epoch, it has ended and started again (KIP-380). If only its endpoints differ, it has
+        not restarted. Raises ControllerMoved, CoordError."""
         services, notifier = self._services, self._services.notifier
         current = await read_brokers(services.coord, self._watch)
         before = self._context.brokers
@@ -93,8 +93,8 @@ class BrokerChanges:
         await self._deletions.finish()
 
     def _outside_isr(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """Return partition -> version of its state node, for each partition that has a replica
-        outside the ISR on one of these brokers."""
+        """Return the partitions with a replica that is on one of these brokers but not in the ISR,
+        as partition -> version of the state node."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()

@@ -68,8 +68,8 @@ class Backoff:
 
 
 def _is_logged(attempt: int) -> bool:
-    """Return True for the attempts 0, 1, 2, 4, 8 and so on, because attempts may continue for
-    days."""
+    """Return whether a failed attempt (counted from 0) is logged: the attempts 0, 1, 2, 4, 8 and so
+    on. The attempts may continue for days."""
     return attempt & (attempt - 1) == 0
 
 
@@ -190,13 +190,15 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """Store one partition's refused part of a LeaderAndIsr or StopReplica request, for
-        `resume`. A newer command for the partition replaces it."""
+        """Keep `item`, the part of a LeaderAndIsr or StopReplica request that the broker refused
+        for one partition. `resume` makes it pending again. A newer command for the partition
+        replaces it."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Make pending again what `defer` stored for the partition, if anything."""
+        """If `defer` keeps a refused part of a request for the partition, make that part pending
+        again."""
         item = self._deferred.pop(topic_partition, None)
         if item is not None:
             self._put_back(item)

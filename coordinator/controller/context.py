@@ -57,7 +57,8 @@ class ClusterContext:
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
 
     def put_topic(self, topic: TopicDescription) -> None:
-        """Add or replace the topic. The topic's new partitions are added by `put_partition`."""
+        """Add or replace the topic. This does not add the topic's partitions; `put_partition`
+        does."""
         self.topics[topic.name] = topic
         self._by_topic.setdefault(topic.name, {})
 
@@ -92,9 +93,9 @@ class ClusterContext:
         )
 
     def facts(self, partition: Partition, *, is_new: bool = False) -> PartitionFacts:
-        """Return the partition's facts for brokers. The leader is LEADER_DURING_DELETION if the
-        topic is being deleted, NO_LEADER if the partition never had one. `is_new`: the controller
-        has just created the state node."""
+        """Return what brokers have to know about the partition. The leader is
+        LEADER_DURING_DELETION if the topic is being deleted, and NO_LEADER if the partition has no
+        stored state. `is_new`: the controller has just created the state node."""
         name = partition.topic_partition.topic
         state = partition.state or PartitionState(NO_LEADER, NO_EPOCH, (), self.controller_epoch)
         if name in self.deletions:
@@ -116,15 +117,15 @@ class ClusterContext:
         )
 
     def hosts_of(self, partition: Partition) -> Collection[int]:
-        """Return the live brokers, except brokers with a replica of the partition that they cannot
-        open."""
+        """Return the live brokers, without those that cannot open their replica of the
+        partition."""
         if not self.offline:
             return self.brokers
         key = partition.topic_partition
         return [broker for broker in self.brokers if key not in self.offline.get(broker, ())]
 
     def candidates_of(self, partition: Partition) -> Collection[int]:
-        """Return `hosts_of` without brokers in controlled shutdown."""
+        """Return the brokers of `hosts_of` that are not in controlled shutdown."""
         hosts = self.hosts_of(partition)
         if not self.leaving:
             return hosts
@@ -135,7 +136,7 @@ class ClusterContext:
         has no stored state. Otherwise True if any of these holds:
 
         - the partition is not online;
-        - a member of the ISR must not be elected (`candidates_of`);
+        - a member of the ISR is not one of `candidates_of`;
         - the broker of a member of the ISR has ended or restarted (`stale`);
         - the partition has eligible leader replicas outside the ISR (KIP-966).
         """

@@ -1,6 +1,6 @@
 """The controller part of a broker: one queue of events and one consumer task. The broker stands for
-election, and is the controller once it has won, until its ZooKeeper session ends or another broker
-is the controller.
+election. If it wins, it is the controller until its ZooKeeper session ends or another broker
+becomes the controller.
 
 `term.py` handles the events of an elected controller.
 """

@@ -25,7 +25,8 @@ class Circumstances:
 
     - `hosts`: the live brokers that can use their replica
     - `candidates`: the hosts that are not in controlled shutdown
-    - `stale`: the members of the ISR whose brokers ended or restarted since they were in sync
+    - `stale`: the members of the ISR that have not been in sync since their broker ended or
+      restarted
     - `required`: min.insync.replicas, at most the number of replicas
     - `unclean`: whether the topic allows a leader that may lack committed records
     - `yielding`: the brokers that refused to lead the partition

@@ -58,14 +58,15 @@ class Deletion:
         return ReplicaStatus.DELETION_STARTED not in self.replicas.values()
 
     def expecting(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """Return the deletion after the broker was asked to delete these replicas. Raises
-        IllegalMove."""
+        """Return the deletion with these replicas as DELETION_STARTED, because the broker was asked
+        to delete them. Raises IllegalMove."""
         keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
         return self._moved(keys, ReplicaStatus.DELETION_STARTED)
 
     def confirmed(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """Return the deletion after the broker confirmed the deletion of these replicas.
-        Confirmations that are not awaited are ignored."""
+        """Return the deletion with these replicas as DELETION_SUCCESSFUL, because the broker has
+        confirmed that it deleted them. A replica whose confirmation is not awaited keeps its
+        status."""
         keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
         awaited = [key for key in keys if self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_SUCCESSFUL)

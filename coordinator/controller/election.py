@@ -29,7 +29,8 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Broker `controller_id` is the controller; None if /controller changed during the read."""
+    """This broker is not the controller. `controller_id` is the controller; None if /controller
+    changed during the read."""
 
     controller_id: int | None
 

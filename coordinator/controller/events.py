@@ -41,8 +41,8 @@ class DeletionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDeleted:
-    """A broker has confirmed that it deleted these replicas. `broker_epoch` is the epoch of the
-    registration that confirmed."""
+    """A broker has confirmed that it deleted these replicas. `broker_epoch` is the broker's epoch
+    (KIP-380) when it confirmed."""
 
     broker_id: int
     broker_epoch: int
@@ -62,7 +62,7 @@ class IsrChanged:
 @dataclass(frozen=True, slots=True)
 class ReplicasRefused:
     """A broker answered LeaderAndIsr with KAFKA_STORAGE_ERROR for these partitions. `broker_epoch`
-    is the epoch of the registration that answered."""
+    is the broker's epoch (KIP-380) when it answered."""
 
     broker_id: int
     broker_epoch: int
@@ -102,7 +102,8 @@ class ElectionType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The result of an election: NONE and the leader, or an error code and message."""
+    """The result of one leader election. If `code` is NONE, `leader` is the leader. Otherwise
+    `code` tells why there was no election, and `message` (None: no message) explains it."""
 
     code: ErrorCode
     message: str | None = None

@@ -93,7 +93,8 @@ class ControllerInitializer:
         return left_out
 
     async def expand_topic(self, topic: TopicDescription, added: Iterable[TopicPartition]) -> None:
-        """Read `added`, new partitions of a topic that is in the context."""
+        """Read the states of new partitions (`added`) of a topic that is already in the context,
+        and add the partitions to the context."""
         keys = list(added)
         states, unreadable = await read_states(self._coord, keys)
         self._context.put_topic(topic)

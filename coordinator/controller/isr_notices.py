@@ -35,8 +35,8 @@ class IsrNotices:
         return [f"{paths.ISR_CHANGES}/{name}" for name in names]
 
     async def take(self) -> None:
-        """Read the states of the partitions that the notices name, and remove the notices. Raises
-        ControllerMoved, or CoordError: the notices then remain."""
+        """Read the states of the partitions that the notices name, and then remove the notices.
+        Raises ControllerMoved, CoordError. If the states cannot be read, the notices remain."""
         nodes = await self.find()
         if not nodes:
             return
@@ -49,7 +49,8 @@ class IsrNotices:
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
-        """Remove these nodes, now or later. Raises ControllerMoved, SessionExpired."""
+        """Remove these nodes. If a node cannot be removed, the controller handles the event
+        IsrChanged after a pause. Raises ControllerMoved, SessionExpired."""
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(node),)) for node in nodes]
         )

@@ -7,9 +7,10 @@ controller is handling, see `events.py`) and `what`:
 - `state`: the state of `partition` was stored, for the `reason` that `partitions.Reason` names;
   `from` and `to` are states with `version`, the version of the state node, and `from` is null for a
   new partition;
-- `elected`, `steps-down`: a term began or ended;
+- `elected`: a term began;
+- `steps-down`: a term ended;
 - `brokers`: the brokers that were `lost` and `started`;
-- `deletion`: the deletion of `topic` has begun, or with `done` has ended;
+- `deletion`: the deletion of `topic` has begun (`done` is false) or has ended (`done` is true);
 - `election-failed`: a preferred election of `partition`, requested by the node
   /admin/preferred_replica_election, failed; `reason` is the name of Kafka's error code;
 - `election-ignored`: the node /admin/preferred_replica_election cannot be parsed; `reason` has the

@@ -53,8 +53,8 @@ def offline(
 def preferred(
     replicas: Sequence[int], state: PartitionState, live: Collection[int]
 ) -> Elected | None:
-    """Return the preferred replica (the first assigned one), with an unchanged ISR; None unless
-    that replica is live and in sync."""
+    """Return the preferred replica (the first assigned one) as the leader, with an unchanged ISR.
+    Return None if that replica is not live or not in sync."""
     if replicas and replicas[0] in live and replicas[0] in state.isr:
         return Elected(replicas[0], state.isr)
     return None

@@ -55,8 +55,8 @@ class LogDirFailures:
 
     async def _look_at(self, broker_id: int) -> None:
         """Read the states of all partitions with a replica on the broker. If the broker is neither
-        in the ISR nor an eligible leader replica, send the state to the partition's live replicas.
-        Elect leaders for partitions without a leader."""
+        in a partition's ISR nor an eligible leader replica, send the state to the partition's live
+        replicas. Elect leaders for partitions without a leader."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -91,11 +91,12 @@ class LogDirFailures:
             return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
-        """Record which replicas a broker has refused to open or lead, or has accepted after a
+        """Record which replicas a broker has refused to open or to lead, or has accepted after a
         refusal. Return the partitions for which the record changed.
 
-        If the broker has no failed log directory, a refusal counts only if another replica can lead
-        instead. Otherwise the controller keeps asking the broker.
+        If the broker has a failed log directory, every refusal is recorded. Otherwise a refusal is
+        recorded only if the broker leads the partition and another replica can take over. A refusal
+        that is not recorded causes no election; the broker gets LeaderAndIsr again.
         """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)
@@ -120,9 +121,9 @@ class LogDirFailures:
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Return whether broker `leader` leads the partition and another replica can take over. The
-        broker of that replica must not refuse to lead the partition. Otherwise leadership would
-        move forever between replicas whose brokers all refuse."""
+        """Return whether broker `leader` leads the partition and another replica can take over. A
+        replica on a broker that has refused to lead the partition does not count, because
+        leadership would move forever between such replicas."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:

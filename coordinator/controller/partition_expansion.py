@@ -43,8 +43,8 @@ def plan_expansion(
     rng: Rng,
 ) -> Replicas:
     """Return the replicas of each partition that has to be added to give the topic `count`
-    partitions. `brokers` are the live brokers in order of id. `chosen`: the caller's replicas for
-    each new partition; None: they are placed here.
+    partitions. `brokers` are the live brokers in order of id. `chosen`: the replicas of each new
+    partition as the caller wants them; None: this function places them.
 
     Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
     REASSIGNMENT_IN_PROGRESS, with the messages of Apache Kafka.

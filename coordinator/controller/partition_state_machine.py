@@ -207,8 +207,8 @@ class PartitionStateMachine:
 
     def _keep_stale(self, write: StateWrite) -> None:
         """Update the partition's stale replicas (members of the ISR whose brokers have ended or
-        restarted). Stale followers in the written ISR stay stale. All others are not stale any
-        more, and none is if the written state has no leader."""
+        restarted) after `write` was stored. A stale follower in the stored ISR stays stale if the
+        stored state has a leader. No other replica is stale any more."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:

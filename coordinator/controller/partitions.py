@@ -44,8 +44,8 @@ LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = Mappi
 
 @dataclass(frozen=True, slots=True)
 class StateNode:
-    """The content of a state node. `data` is the node's text; a rewrite keeps the unknown keys in
-    it. `written` is the node's mzxid."""
+    """The content of a state node. `data` is the node's text: when the node is written again, the
+    unknown keys in this text are kept. `written` is the node's mzxid."""
 
     state: PartitionState
     version: int
@@ -94,10 +94,11 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """A write of `state` to the partition's state node. `expected_version` is the version that the
-    write replaces; NO_VERSION creates the node. `unclean`: the write may lose committed records.
-    `incarnations` has pairs (broker id, version of the broker's incarnation node). ZooKeeper
-    refuses the write if one of these incarnation nodes has another version."""
+    """A write of `state` to the partition's state node. `expected_version` is the version of the
+    node that the write replaces; NO_VERSION: the write creates the node. `unclean`: the write
+    may lose committed records. `incarnations` has pairs (broker id, version of the broker's
+    incarnation node). ZooKeeper refuses the write if the version of one of these incarnation
+    nodes has changed."""
 
     topic_partition: TopicPartition
     state: PartitionState
@@ -117,7 +118,8 @@ def found(
     node: StateNode | None,
     brokers: Mapping[int, Broker],
 ) -> Partition:
-    """Return the partition for a new controller's context; `node` is None if it has no state node.
+    """Return the partition for a new controller's context; `node` is None if the partition has no
+    state node.
 
     If the leader's broker registered after the last write of the state, the partition is Offline,
     so that the restarted leader gets a new leader epoch (KIP-380).

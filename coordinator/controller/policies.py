@@ -33,9 +33,9 @@ PolicyOf = Callable[[Mapping[str, str]], Policy]
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
-    """Return the policy of a topic. An option that `overrides`, the topic's own options, does not
-    have comes from `broker`. An invalid override is ignored, but an invalid
-    unclean.leader.election.enable forbids unclean elections."""
+    """Return the policy of a topic. `overrides` are the topic's own options. An option that is not
+    in `overrides` has the value of `broker`. An invalid min.insync.replicas in `overrides` is
+    ignored. An invalid unclean.leader.election.enable forbids unclean elections."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)
@@ -58,7 +58,8 @@ class Policies:
         self._policies = await read_each(self._read, topics)
 
     def of(self, topic: str) -> Policy:
-        """Return the policy as last loaded. Without one, unclean elections are not allowed."""
+        """Return the topic's policy as last loaded. If the topic was not loaded, return a policy
+        without unclean elections."""
         return self._policies.get(topic, _CAUTIOUS)
 
     async def _read(self, topic: str) -> Policy:

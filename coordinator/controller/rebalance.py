@@ -26,8 +26,8 @@ BETWEEN_ROUNDS_S: Final = 1.0
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
     """Return broker -> the partitions whose preferred replica is on the broker but whose leader is
-    another broker. A broker is in the result if these are more than `percentage` percent of the
-    partitions whose preferred replica is on the broker."""
+    another broker. A broker is in the result if these partitions are more than `percentage` percent
+    of all partitions whose preferred replica is on the broker."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -72,7 +72,8 @@ class Rebalance:
 
     async def _round(self, percentage: int) -> bool:
         """Hold at most ELECTIONS_PER_ROUND_MAX preferred leader elections for the brokers that
-        `imbalanced` returns. Return whether more remain."""
+        `imbalanced` returns. Return whether another round should follow: some leaders were elected,
+        and more elections are possible."""
         context = self._services.context
         due = imbalanced(context.kept_partitions(), percentage)
         keys = [key for keys in due.values() for key in keys]

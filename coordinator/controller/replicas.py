@@ -1,5 +1,5 @@
-"""The status of a replica while its topic is being deleted, with the allowed transitions. At other
-times a replica has no status: it is online if its broker is live."""
+"""The status of a replica while its topic is being deleted, with the allowed transitions. A replica
+of any other topic has no such status."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ async def read_request(
 
 
 async def remove_request(
-    services: ControllerServices, path: str, stat: NodeStat, again: Event
+    services: ControllerServices, path: str, stat: NodeStat, retry_event: Event
 ) -> None:
     """Remove the node, unless the node has changed since `stat`. If the removal fails, the
-    controller handles the event `again` after a pause. Raises ControllerMoved, CoordError."""
+    controller handles `retry_event` after a pause. Raises ControllerMoved, CoordError."""
     (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
         log.warning("request not removed path=%s reason=%r", path, outcome)
         if not isinstance(outcome, NotEmpty):  # only the creator of the children removes them
-            services.retries.repeat_if([outcome], again)
+            services.retries.repeat_if([outcome], retry_event)

@@ -26,9 +26,9 @@ class Retries:
         self.partitions: set[TopicPartition] = set()
         self.removals = False
 
-    def repeat_if(self, reasons: Collection[object], event: Event) -> None:
-        """If `reasons` has any failure, handle `event` again at the next attempt."""
-        if reasons:
+    def repeat_if(self, failures: Collection[object], event: Event) -> None:
+        """Handle `event` again at the next attempt, if `failures` is not empty."""
+        if failures:
             self._events[event] = None
 
     def take(self) -> set[TopicPartition]:

@@ -2,9 +2,11 @@
 replica is known to have all committed records.
 
 The controller waits until all assigned replicas are live and have reported their log ends. Then it
-elects a replica with the longest log and writes a loss receipt. An unclean election may come before
-that. A log end report is valid only in the broker incarnation that wrote it: the election's multi
-checks the incarnation nodes of the new ISR.
+elects a replica with the longest log and writes a loss receipt. If unclean elections are allowed,
+the controller does not wait: it elects any live replica and writes a loss receipt.
+
+A log end report is valid until the incarnation of its broker changes (KIP-903). So the multi that
+stores the election checks the incarnation nodes of the brokers in the new ISR.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ log = logging.getLogger(__name__)
 def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
-    """Return the replicas with the longest log, in the order of the assignment. The longest log has
-    the latest last leader epoch, and among those the largest end offset.
+    """Return the replicas with the longest log, in the order of the assignment. Logs are compared
+    by their last leader epoch, and logs with the same epoch by their end offset.
 
     Return an empty sequence unless every assigned replica is on one of `hosts` and has reported its
-    log end in the partition's present leader epoch. A log whose last epoch is later than the
-    partition's leader epoch is damaged and does not count.
+    log end in the partition's present leader epoch. A log whose last leader epoch is later than the
+    partition's leader epoch is damaged: its replica is never in the result.
     """
     state = partition.state
     assert state is not None
@@ -92,9 +94,9 @@ class Suspects:
     async def _read(
         self, partition: Partition, incarnations: dict[int, int]
     ) -> dict[int, LogEndReport]:
-        """Return replica -> log end report. A report from an earlier incarnation of its broker is
-        left out. `incarnations` maps broker ids to incarnations; those that are missing are read
-        and added."""
+        """Return replica -> log end report, without reports from an earlier incarnation of the
+        replica's broker. `incarnations` is a cache of broker id -> incarnation, which this call
+        extends."""
         key, coord = partition.topic_partition, self._services.coord
 
         async def read(replica: int) -> LogEndReport | None:

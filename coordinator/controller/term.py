@@ -1,8 +1,8 @@
 """A controller's term, from the won election to the end: one handler for each event.
 
 Handlers run one after the other in the controller's consumer task, and only they change the
-context. A handler that fails half-way may run again: stored decisions remain, and the next run
-sends what was not sent to the brokers.
+context. If a handler fails half-way, the decisions that it has stored remain. When the event is
+handled again, the brokers get what the first run did not send.
 """
 
 from __future__ import annotations

@@ -131,11 +131,11 @@ async def create_topic(
     configs: Mapping[str, str],
     topic_id: uuid.UUID,
 ) -> None:
-    """Store a new topic and its configuration, both or none. The caller has checked `assignment`
-    and `configs`. A configuration node without a topic is replaced.
+    """Store a new topic and its configuration in one multi. The caller has checked `assignment` and
+    `configs`. A configuration node that a deleted topic has left is replaced.
 
     Raises BrokerError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS (the
-    assignment is too large for a node); CoordError when ZooKeeper cannot be reached.
+    assignment is too large for a node). Raises CoordError.
     """
     await check_new_topic(coord, name)
     replicas = {partition: tuple(brokers) for partition, brokers in assignment.items()}
@@ -174,8 +174,8 @@ async def create_topic(
 
 
 async def request_deletion(coord: Coord, name: str) -> None:
-    """Ask the controller to delete the topic; no error if it is being deleted. The caller checks
-    delete.topic.enable. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION; CoordError."""
+    """Ask the controller to delete the topic. Do nothing if the deletion is already requested. The
+    caller checks delete.topic.enable. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION; CoordError."""
     if topic_name_fault(name) is not None or await coord.exists(paths.topic(name)) is None:
         raise BrokerError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."

@@ -56,8 +56,8 @@ class FencedWriter:
 
     async def write_all(self, writes: Sequence[Write]) -> list[WriteOutcome]:
         """Send the writes and return the outcome of each, in order. A refused write does not stop
-        the others. Raises ControllerMoved or SessionExpired: any of the writes may have been
-        applied."""
+        the others. Raises ControllerMoved, SessionExpired. After such an error, each of the writes
+        may have been applied or not."""
         return await bounded_gather(self._write, writes, _AT_ONCE_MAX)
 
     async def _write(self, write: Write) -> WriteOutcome:
@@ -72,8 +72,8 @@ class FencedWriter:
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
         """Send one multi with `ops` and a check of /controller_epoch. After a lost reply, send the
-        multi once more. Return the results of `ops`. The index in MultiFailed is that of the
-        operation in `ops`."""
+        multi once more. Return the results of `ops`. Raises ControllerMoved; MultiFailed, whose
+        index counts `ops` from 0; other CoordErrors."""
         try:
             return await self._attempt(ops)
         except ConnectionLoss:

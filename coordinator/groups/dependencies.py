@@ -19,7 +19,8 @@ class Membership(Protocol):
 
     def members_changed(self, group: GroupView) -> None:
         """Schedule the write of the group's present members and assignments to ZooKeeper. Never
-        waits. A group without members is Empty, or Dead if it is deleted."""
+        waits. The state of a `group` without members is Empty, or Dead if the group has been
+        deleted."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Return NONE if a first member may join the group. Return INCONSISTENT_GROUP_PROTOCOL if

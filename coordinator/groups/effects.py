@@ -27,13 +27,16 @@ class StoreAssignment:
 @dataclass(frozen=True, slots=True)
 class StoreReplacement:
     """The action to store the new member id of a restarted static member. The member gets its
-    answer when the in-sync replicas have the record. `before` is the member with its old id.
-    `leader` is the member id of the group's leader before the change."""
+    answer when the in-sync replicas have the record.
+
+    `old_member` is the member with its old id. `old_leader` is the member id of the group's leader
+    before the change. `may_skip`: the client supports `skip_assignment` (KIP-814).
+    """
 
     record: RecordedGroup
     member_id: str
-    before: Member
-    leader: str
+    old_member: Member
+    old_leader: str
     may_skip: bool
 
 

@@ -1,9 +1,10 @@
 """Writes to ZooKeeper that only the current coordinator can make. Each write is a multi that checks
 the version of the fence node, `/pybroker/coordinators/<partition>`.
 
-A shard has one round of writes under way at a time. If ZooKeeper did not answer a change, the next
-rounds send the change again, until its time limit. A later change of the same nodes replaces it. So
-changes of the same nodes take effect in the order of the requests.
+A shard sends its changes in rounds, one round at a time. If ZooKeeper does not answer a change, the
+next rounds send the change again, until its time limit. But if there is a later change of the same
+nodes, only the later change is sent. So changes of the same nodes take effect in the order of the
+requests.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _OURS: Final = f"{paths.COMMITTED}/"
 @dataclass(frozen=True, slots=True)
 class Change:
     """The wanted content of some nodes, as pairs (path, data). Data None means that the node must
-    not exist. Changes with the same `key` name the same nodes. `parents` and missing ancestors are
+    not exist. Two changes with equal `key` have the same nodes. `parents` and missing ancestors are
     created without data. `is_ephemeral`: ZooKeeper deletes the nodes at the end of the session."""
 
     group_id: str
@@ -74,7 +75,7 @@ class _Asked:
 
 
 class FencedWrites:
-    """The fenced writes of one shard. Owns one task while a change has no error code yet; `end`
+    """The fenced writes of one shard. Owns one task while the outcome of a change is unknown; `end`
     ends the task."""
 
     def __init__(
@@ -94,7 +95,7 @@ class FencedWrites:
         self._fence = paths.coordinator(shard.partition)
         self._timeout_s = timeout_s
         self._open: list[_Asked] = []
-        """The changes without an error code, and those that got an error code in this round."""
+        """The changes without an outcome, and those that got their outcome in this round."""
         self._known: dict[str, bool] = {}
         """Path -> whether the node exists, as last read or written here. If another process has
         created or deleted the node since, a multi fails, and each of its changes is tried alone."""
@@ -104,10 +105,15 @@ class FencedWrites:
     # ---- calls
 
     async def write(self, changes: Sequence[Change]) -> list[ErrorCode]:
-        """Write the changes and return a code for each. NOT_COORDINATOR: not written, since another
-        broker is the coordinator. COORDINATOR_NOT_AVAILABLE: unknown outcome after the time limit.
-        INVALID_COMMIT_OFFSET_SIZE: too large for ZooKeeper. UNKNOWN_SERVER_ERROR: refused by
-        ZooKeeper."""
+        """Write the changes, and return a code for each:
+
+        - NONE: the change is written.
+        - NOT_COORDINATOR: the shard has ended, for example because there is a new coordinator.
+        - COORDINATOR_NOT_AVAILABLE: the outcome is unknown after the time limit, or other clients
+          kept creating or deleting the nodes.
+        - INVALID_COMMIT_OFFSET_SIZE: the change is too large for ZooKeeper.
+        - UNKNOWN_SERVER_ERROR: ZooKeeper has refused the change.
+        """
         if self._has_ended or not changes:
             return [ErrorCode.NOT_COORDINATOR] * len(changes)
         loop = asyncio.get_running_loop()
@@ -119,7 +125,8 @@ class FencedWrites:
         return [each.decided.result() for each in asked]
 
     async def settled(self, group_id: str) -> None:
-        """Wait until all earlier changes of the group have an error code."""
+        """Wait until the outcome of all earlier changes of the group is known (success or an
+        error)."""
         of_group = [each.decided for each in self._open if each.change.group_id == group_id]
         if of_group:
             await asyncio.wait(of_group)
@@ -145,8 +152,9 @@ class FencedWrites:
         self._task.cancel()
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send one multi that checks the fence. Raises _Deposed, ConnectionLoss, SessionExpired;
-        MultiFailed or RequestTooLarge if nothing was done."""
+        """Send one multi that checks the fence. Raises _Deposed if another coordinator has taken
+        the fence; ConnectionLoss or SessionExpired if the outcome is unknown; MultiFailed or
+        RequestTooLarge if nothing was done."""
         try:
             return await self._joint.multi([CheckOp(self._fence, self._shard.fence_version), *ops])
         except MultiFailed as error:
@@ -188,8 +196,8 @@ class FencedWrites:
         self.end()
 
     def _take(self) -> list[list[_Asked]]:
-        """Return the changes that have no error code yet, grouped by key, each group oldest
-        first."""
+        """Return the changes whose outcome is unknown, grouped by key. In each group the oldest
+        change is the first."""
         self._open = [each for each in self._open if not each.decided.done()]
         batch: dict[object, list[_Asked]] = {}
         for each in self._open:
@@ -209,12 +217,13 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """Handle ZooKeeper's answer for the changes of one key. `waiting` has those without an
-        error code, oldest first. Only the newest was sent, and `answer` is the result or the error.
+        """Handle `answer`, ZooKeeper's result or error for the changes of one key. `waiting` has
+        the changes of this key whose outcome is unknown, oldest first. Only the newest of them was
+        sent.
 
-        If the newest change was applied, or was refused for the ATTEMPTS_MAX-th time, all of
-        `waiting` get the error code. Return False if the outcome is unknown. Raises `answer` if it
-        is an exception other than CoordError.
+        After a success, or after ATTEMPTS_MAX refusals, all of `waiting` get the code for this
+        answer. Return False if the outcome is still unknown, because the connection or the session
+        was lost. Raises `answer` if it is an exception other than CoordError.
         """
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
@@ -243,7 +252,8 @@ class FencedWrites:
             await bounded_gather(self._look, [path for path in found if not self._is_known(path)])
 
     def _operations(self, change: Change) -> list[CoordOp]:
-        """Return the operations of the change, and record its nodes as written."""
+        """Return the operations of the change. From now on `_known` has the change's nodes as they
+        are after these operations."""
         known, ops = self._known, list[CoordOp]()
         for path in self._missing_above(change):
             ops.append(CreateOp(path))
@@ -267,8 +277,9 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether a change of the node can be built without a read. True if the node exists, or if
-        the node is missing and other clients cannot have created it (below /pybroker/offsets)."""
+        """Whether a change of the node can be built without a read. True if the last read or write
+        found or created the node. Also True if the node was missing and only a coordinator can have
+        created it since (below /pybroker/offsets)."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

@@ -80,8 +80,8 @@ class Group:
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether the group has nothing to keep: no members, no pending member ids, and never a
-        generation."""
+        """Whether the group has nothing to keep: it has no members and no pending member ids, and
+        has never begun a generation."""
         return (
             self.state is GroupState.EMPTY
             and not self.members

@@ -50,9 +50,9 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove those nodes of these topics that have no offset nodes below them any more. If the
-    group then has no offsets, remove the group's own nodes, too, unless they have children. Raises
-    CoordError."""
+    """Remove the nodes of these topics, except those with children, that is, with offset nodes. If
+    no topic of the group has offset nodes then, also remove those of the group's own nodes that
+    have no children. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

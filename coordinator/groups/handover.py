@@ -1,8 +1,8 @@
-"""Cooperative rebalancing (KIP-429): which members have to rejoin, so that other members get the
-partitions that they have revoked.
+"""Cooperative rebalancing (KIP-429): finds the members that have revoked partitions and must rejoin
+before other members can get these partitions.
 
 A partition is being revoked if a member owned it before, and this generation assigns it to no
-member. The next generation, which begins when that member rejoins, assigns it again. The
+member. The next generation, which begins when that member rejoins, assigns the partition again. The
 coordinator tracks this, because a static member that restarts does not know that it has to rejoin.
 """
 
@@ -16,9 +16,9 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether this member owned a partition that is now assigned to no member: the partition can be
-    assigned again only after this member has rejoined. False if the members are not consumers, or
-    if the member's metadata cannot be decoded."""
+    """Whether this member owned a partition that is now assigned to no member. Only after this
+    member has rejoined can the partition be assigned again. False if the members are not consumers,
+    or if the member's metadata cannot be decoded."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False
     try:

@@ -51,7 +51,7 @@ def may_be_first(call: Join) -> bool:
 
 
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Handle a JoinGroup request for which `fault_of` returned NONE. `ticket` is the number of the
+    """Handle a JoinGroup request for which `fault_of` returned NONE. `ticket` identifies the
     request. The answer is added to `effects` now, or to the effects of a later decision about the
     group."""
     if group.state is GroupState.DEAD:
@@ -197,9 +197,9 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Ef
     member = group.members[store.member_id]
     assert member.join is not None
     effects.answer(member.join, Joined(error, NO_MEMBER_ID))
-    restored = group.replace(member, store.before.member_id)
+    restored = group.replace(member, store.old_member.member_id)
     group.members[restored.member_id] = dataclasses.replace(
-        store.before, deadline=effects.now + store.before.session_timeout_ms / 1000
+        store.old_member, deadline=effects.now + store.old_member.session_timeout_ms / 1000
     )
 
 
@@ -208,9 +208,10 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
     in-sync replicas have the record of the new id. Otherwise the record may be lost, and the client
     has to join again.
 
-    A Stable group accepts no new assignment, so the client must not compute one even if the member
-    leads the group. The answer sets `skip_assignment` (KIP-814), or for an older client names the
-    old member id as the leader.
+    A Stable group accepts no new assignment. So the client must not compute one, even if the member
+    is the leader of the group. The answer tells the client so by `skip_assignment` (KIP-814). An
+    older client gets the leader's member id from before the change, and so does not take itself for
+    the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:
@@ -222,7 +223,7 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
         if store.may_skip:
             answer = dataclasses.replace(answer, skips=bool(answer.members))
         else:
-            answer = dataclasses.replace(answer, leader=store.leader, members=())
+            answer = dataclasses.replace(answer, leader=store.old_leader, members=())
         effects.answer(member.join, answer)
         effects.has_new_members = True
     member.join = None

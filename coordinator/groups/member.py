@@ -20,9 +20,9 @@ MEMBER_BYTES: Final = 2048
 class Member:
     """A member of a group. Its session times out at `deadline`, in seconds of the monotonic clock.
 
-    `join` and `sync` are the numbers of the member's waiting JoinGroup and SyncGroup requests.
-    While one of them waits, the session does not time out, except that of a new member. `is_new`:
-    the first JoinGroup is not answered yet.
+    `join` and `sync` identify the member's waiting JoinGroup and SyncGroup requests (None: no such
+    request waits). While a request waits, the member's session does not time out, unless the member
+    is new. `is_new`: the member's first JoinGroup is not answered yet.
     """
 
     member_id: str
@@ -64,8 +64,8 @@ class Member:
         return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether the session cannot time out now: one of the member's requests waits for its
-        answer, and the member is not new."""
+        """Whether the session cannot time out now, because the member is not new and waits for the
+        answer to a request."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:
@@ -86,7 +86,8 @@ class Member:
         return JoinedMember(self.member_id, self.instance_id, self.metadata(protocol))
 
     def view(self, protocol: str | None) -> MemberView:
-        """Return the member for DescribeGroups. None: without metadata and assignment."""
+        """Return the member for DescribeGroups, with its assignment and its metadata for the
+        assignor `protocol`. If `protocol` is None, the metadata and the assignment are empty."""
         return MemberView(
             self.member_id,
             self.instance_id,

@@ -1,5 +1,5 @@
-"""The memory limit for the state of a broker's coordinators, since clients can send any amount of
-member metadata and of transactional ids.
+"""The memory limit for the state of a broker's coordinators. Without a limit clients could fill the
+memory with member metadata or transactional ids.
 
 New transactional ids get only a part of the memory, so that a flood of them does not stop the
 transactions of other producers.

@@ -63,9 +63,9 @@ consumer."""
 
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
-    """The nodes that a group shall have. `is_whole`: the topics and the owners are complete;
-    otherwise only the member ids are known. `is_deleted`: the group is deleted, and only its offset
-    nodes remain."""
+    """The nodes that a group shall have in ZooKeeper. If `is_whole` is False, the group is
+    rebalancing, and only the member ids are known. `is_deleted`: the group is deleted, and only its
+    offset nodes remain."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""

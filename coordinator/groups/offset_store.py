@@ -69,13 +69,13 @@ class OffsetStore(Protocol):
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of these partitions (None: all). Partitions without one are
-        missing."""
+        """Return the group's committed offsets of these partitions (None: all partitions). A
+        partition without a committed offset is not in the result."""
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return partition -> committed offset of the group, for a report: recent commits may be
-        missing, and another broker may be the coordinator. Two calls for one group must not
-        overlap."""
+        """Return partition -> committed offset of the group. The result is good enough only for a
+        report: recent commits may be missing, and another broker may have become the coordinator.
+        Two calls for one group must not overlap."""
 
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -84,8 +84,8 @@ class OffsetStore(Protocol):
         partition."""
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the group's partitions with an offset of a transaction that is open, or whose
-        commit has not taken effect yet."""
+        """Return the partitions for which the group has an offset of an open transaction, or of a
+        committed transaction whose offsets are not in effect yet."""
 
     def undecided_bytes(self) -> int:
         """Return the approximate memory of all transactional offsets that are not in effect yet, in

@@ -153,7 +153,7 @@ def continue_without(group: Group, effects: Effects, why: str) -> None:
 
 
 def _choose_joined_leader(group: Group) -> bool:
-    """Make sure that the group's leader has joined: if it has not, choose another member that has.
+    """If the group's leader has not joined, make another member the leader, one that has joined.
     Return False if no member has joined."""
     assert group.leader is not None
     if group.members[group.leader].join is not None:

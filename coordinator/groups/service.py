@@ -58,8 +58,8 @@ class GroupService:
         return self._shards.shard_for(self._partition_of(group_id))
 
     def check_group_id(self, group_id: str, *, may_be_empty: bool = False) -> None:
-        """Raises BrokerError INVALID_GROUP_ID if the id is too long, or empty without
-        `may_be_empty`."""
+        """Raises BrokerError INVALID_GROUP_ID if the id is too long. Also raises it if the id is
+        empty, unless `may_be_empty`."""
         if not (group_id or may_be_empty) or len(encode_name(group_id)) > GROUP_ID_LENGTH_MAX:
             raise BrokerError(
                 ErrorCode.INVALID_GROUP_ID,
@@ -68,8 +68,8 @@ class GroupService:
             )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may coordinate this `__consumer_offsets` partition: the ZooKeeper
-        connection is lost, or the shard has ended."""
+        """Whether another broker may coordinate this `__consumer_offsets` partition now, because
+        the ZooKeeper connection is lost or the shard has ended."""
         return self._shards.may_be_elsewhere(partition)
 
     # members

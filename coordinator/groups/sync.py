@@ -1,5 +1,5 @@
-"""SyncGroup: the leader sends the assignments; each member gets its own when the in-sync replicas
-have the record."""
+"""SyncGroup: the leader sends the assignments of all members. When the in-sync replicas have the
+record of the assignments, each member gets its own assignment."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pybroker.errors import ErrorCode
 
 
 def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
-    """Handle a SyncGroup request. `ticket` is the number of the request. The answer is added to
-    `effects` now, or to the effects of a later decision about the group."""
+    """Handle a SyncGroup request. `ticket` identifies the request. The answer is added to `effects`
+    now, or to the effects of a later decision about the group."""
     fault = _fault_of(group, call)
     if fault is not ErrorCode.NONE:
         effects.answer(ticket, Synced(fault))

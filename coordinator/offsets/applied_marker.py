@@ -41,12 +41,13 @@ class AppliedMarker:
 
     @staticmethod
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
-        """Return the log offset to store after a load, when all markers up to `last_marker` (-1:
-        none) have been applied. Return None if the node, which has `stored`, needs no change.
+        """Return the log offset to store in the node after a load; None if the node needs no
+        change. `stored` is the log offset in the node (None: no node). All markers up to
+        `last_marker` (-1: no marker) have been applied.
 
         If `stored` is at or above the log end, an unclean election has removed the records up to
-        it. It is then replaced even by a lower offset; otherwise future markers below `stored`
-        would count as applied.
+        `stored`. Then the result is `last_marker`, even if it is lower than `stored`. Otherwise
+        future markers below `stored` would count as applied.
         """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker

@@ -13,14 +13,14 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """The sets of recent commits, one for each search that has not ended in one offset store."""
+    """The sets of recent commits in one offset store, one set for each search under way."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []
 
     def begin(self) -> RecentCommits:
-        """Return a new set for a search. `note` adds the keys of committed offsets to the set until
-        `end` is called with it."""
+        """Return a new set for a search. `note` adds the keys of committed offsets to the set,
+        until `end` is called with the set."""
         recent_commits: RecentCommits = set()
         self._open.append(recent_commits)
         return recent_commits

@@ -53,8 +53,9 @@ class _Pending(NamedTuple):
 
 
 class PendingKeys:
-    """The partitions with offsets of transactions that are not in effect yet. For each partition,
-    the producer ids of these transactions, and the number of records of each producer id."""
+    """The groups and partitions for which transactions have offsets that are not in effect yet. For
+    each of them, the producer ids of these transactions, and the number of offset records of each
+    producer id."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, dict[int, int]]] = {}
@@ -100,8 +101,8 @@ class Ended(NamedTuple):
 
 
 class RecordedOffsets:
-    """The offsets in the replayed records: the committed offsets, and in `pending` the offsets of
-    transactions that are not in effect yet.
+    """The offsets in the replayed records: the committed offsets, and in `pending` the
+    transactional offsets that are not in effect yet.
 
     Before a transactional record is replayed, its offset must be added to `pending`. If the offset
     takes effect later, `release` removes it from `pending`. If it never takes effect, `replay` or

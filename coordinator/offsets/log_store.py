@@ -3,9 +3,9 @@ Kafka. A fetch returns an offset when the in-sync replicas have its record, not 
 
 Offsets are imported from ZooKeeper on two occasions: when the shard loads, if the storage mark
 names ZooKeeper (`storage_mark.py`), and at the first request of a group without any record. If an
-offset has both a record and a node, the record is newer. An import keeps the nodes for consumers of
-Kafka 0.8. The deletion of an offset removes its node too; otherwise a later import would restore
-the offset.
+offset has both a record and a node, the record is newer. An import does not remove the nodes,
+because consumers of Kafka 0.8 use them. The deletion of an offset removes its node too; otherwise a
+later import would restore the offset.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The offsets that an import of a group has left in the nodes. If the group has consumers of
-    Kafka 0.8 (`is_classic`), nothing is imported. Otherwise an offset is left if a transaction has
-    a pending offset of the same partition."""
+    """The result of an import of a group. `of_nodes` are the offsets that were not imported. If the
+    group has consumers of Kafka 0.8 (`is_classic`), no offset is imported. Otherwise an offset is
+    not imported if a transaction has a pending offset of the same partition."""
 
     of_nodes: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
@@ -159,8 +159,8 @@ class LoggedOffsets:
         return codes
 
     async def prepare(self, group_id: str) -> None:
-        """Import the group's offsets if it has no record yet. Raises BrokerError UNKNOWN_MEMBER_ID
-        if the group has consumers of Kafka 0.8."""
+        """Import the group's offsets if the group has no offset record yet. Raises BrokerError
+        UNKNOWN_MEMBER_ID if the group has consumers of Kafka 0.8."""
         if self._may_be_new(group_id) and (await self._import_in_turn(group_id)).is_classic:
             raise BrokerError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
@@ -227,8 +227,8 @@ class LoggedOffsets:
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
         """Remove the nodes of all `keys`, so that they are not imported again. Then append
-        tombstones for the keys that are not in `recent_commits`. No await lies between this check
-        and the append."""
+        tombstones for those keys that are not in `recent_commits`. There is no await between the
+        look into `recent_commits` and the append."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)
@@ -280,8 +280,8 @@ class LoggedOffsets:
             log.error("offsets not moved to the log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> _Import:
-        """Append a record for each offset in ZooKeeper that has none, unless the group has
-        consumers of Kafka 0.8. Return the offsets that stay in the nodes. Raises BrokerError,
+        """Append a record for each offset that has a node and no record. If the group has consumers
+        of Kafka 0.8, append nothing. Return the offsets that were not imported. Raises BrokerError,
         CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()

@@ -160,8 +160,8 @@ class OffsetNodes:
     async def _existing_of(
         self, group_id: str, wanted: list[TopicPartition]
     ) -> list[TopicPartition]:
-        """Return the partitions to read. These are all of `wanted`, or, if there are more than
-        UNLISTED_READS_MAX, those that have a node."""
+        """Return the partitions to read: all of `wanted` if there are at most UNLISTED_READS_MAX,
+        otherwise only those that have a node."""
         if len(wanted) <= UNLISTED_READS_MAX:
             return wanted
         root = paths.group_offsets(group_id)
@@ -174,8 +174,8 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return partition -> details of the committed offset. A partition without details has the
-        value None, or is missing."""
+        """Return partition -> details of the committed offset. If an offset has no details, the
+        value is None, or the result does not have the partition."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

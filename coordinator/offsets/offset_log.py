@@ -78,7 +78,7 @@ class OffsetLog:
             self.last_marker = marker.offset
 
     def begin(self) -> None:
-        """End the loading, after the whole log has been replayed. Idempotent."""
+        """End the loading. Call this when the whole log has been replayed. Idempotent."""
         self._has_begun = True
 
     def end(self) -> None:
@@ -112,8 +112,8 @@ class OffsetLog:
         return {*queued, *self.recorded.of_group(group_id), *self.undecided(group_id)}
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the group's partitions with an offset of a transaction that is open, or whose
-        commit has not taken effect yet."""
+        """Return the partitions for which the group has an offset of an open transaction, or of a
+        committed transaction whose offsets are not in effect yet."""
         return self.recorded.pending.of_group(group_id)
 
     def is_ending(self, key: OffsetKey) -> bool:

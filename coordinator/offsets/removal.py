@@ -54,8 +54,9 @@ class Removable(Protocol):
     ) -> Mapping[TopicPartition, CommittedOffset]: ...
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the group's partitions with an offset of a transaction that is open, or whose
-        commit has not taken effect yet. Committed offsets of these partitions do not expire."""
+        """Return the partitions for which the group has an offset of an open transaction, or of a
+        committed transaction whose offsets are not in effect yet. Committed offsets of these
+        partitions do not expire."""
 
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits

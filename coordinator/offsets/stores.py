@@ -1,5 +1,5 @@
-"""A shard's offset store, which `offsets.storage` chooses, with the mirror of the group members in
-ZooKeeper and the removal of offsets."""
+"""The offset store of a shard, as configured by `offsets.storage`; also the mirror of the group
+members in ZooKeeper, and the removal of offsets."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class TransactionWrites:
         self._has_begun = self._has_ended = False
 
     def begin(self) -> None:
-        """Begin to write, after all earlier transactions in the log have been applied."""
+        """Begin to write. Call this when all earlier transactions of the log have been applied."""
         self._has_begun = True
         if self._waiting:
             self._task.start(self._run)

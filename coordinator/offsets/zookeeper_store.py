@@ -6,7 +6,8 @@ in-sync replicas have the tombstones; so no later load moves a record again.
 
 Offsets of a transaction are records in the log until the transaction commits. Then they are written
 to nodes (`transaction_writes.py`), and the applied marker, a node, gets the log offset of the
-commit marker. Loading writes the offsets of transactions with a later commit marker again.
+commit marker. If the log has later commit markers, loading writes the offsets of their transactions
+to nodes again.
 """
 
 from __future__ import annotations
@@ -236,7 +237,8 @@ class ZookeeperOffsets:
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Wait until all earlier commits of the group have their answer, then read the nodes."""
+        """Wait until the outcome of all earlier commits of the group is known. Then read the
+        nodes."""
         await self.writes.settled(group_id)
 
         async def read() -> Mapping[TopicPartition, CommittedOffset]:
@@ -247,8 +249,8 @@ class ZookeeperOffsets:
         return await self._in_time(group_id, count, read())
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return partition -> committed offset of the group. Another broker may be the coordinator.
-        Reads only nodes that have changed since the last call."""
+        """Return partition -> committed offset of the group. This does not check that this broker
+        is still the coordinator. Reads only nodes that have changed since the last call."""
         return await self._in_time(
             group_id, OFFSETS_OF_GROUP_MAX, self._watched.positions(group_id)
         )
@@ -270,8 +272,9 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags. With a valid leader lease a sync suffices. Without one, and once in
-        each session, a multi checks the fence. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        ZooKeeper server lags. The first call in each session, and each call without a valid leader
+        lease, checks the fence by a multi. Any other call sends a sync, unless the last one is at
+        most SYNC_AGE_MAX_S old. Raises BrokerError NOT_COORDINATOR; CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()
@@ -336,8 +339,8 @@ class ZookeeperOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys`, except those in `recent_commits`. No await lies between
-        this check and the request."""
+        """Remove the offsets of `keys`, except those in `recent_commits`. There is no await between
+        the look into `recent_commits` and the request."""
 
         def old() -> list[TopicPartition]:
             return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]

@@ -56,9 +56,13 @@ class Fence(Protocol):
     """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Make this broker the owner of the fence, and return the fence's version; None: try again
-        at once. `token` distinguishes this shard from others of the broker. Raises Superseded if
-        another broker leads; BrokerError, CoordError or MalformedNode: try again later."""
+        """Make this broker the owner of the fence, and return the fence's version. Return None if
+        another client changed a node during the call; then the caller has to call again at once.
+        `token` distinguishes this shard from other shards of the broker.
+
+        Raises Superseded if another broker leads the partition. After BrokerError, CoordError or
+        MalformedNode the caller can try again later.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +132,8 @@ class LiveShard(Generic[C]):
         await self._task.finish()
 
     def marker_written(self, marker: StoredMarker) -> None:
-        """Pass a marker that was just appended to the log to the coordinator. Do nothing before the
-        log is replayed: the replay reads the marker."""
+        """Let the coordinator replay a marker that was just appended to the log. Do nothing while
+        the shard is still replaying the log, because it will read the marker there."""
         if self.phase is Phase.ENDED or not self._is_replayed:
             return
         try:

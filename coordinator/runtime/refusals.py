@@ -37,7 +37,7 @@ def client_error(error: BrokerError) -> BrokerError:
 
 def transactional_error(error: BrokerError) -> BrokerError:
     """Translate an error of the log, or of the verification of a transaction, into the error for
-    the producer. An error that concerns the producer itself stays, as in Kafka."""
+    the producer. A code without a translation stays the same, as in Kafka."""
     return BrokerError(_TRANSACTIONAL_CODES.get(error.code, error.code), error.detail)
 
 

@@ -72,9 +72,10 @@ class Replay:
     _lines: int = field(default=0, repr=False)
 
     async def run(self) -> None:
-        """Replay up to the log end, from where an earlier call stopped. Raises BrokerError:
-        CORRUPT_MESSAGE if another replica may have the records of a damaged batch, another code if
-        the log cannot be read at the moment."""
+        """Replay up to the log end. The first call begins at the log start, a later call where the
+        one before it stopped. Raises BrokerError CORRUPT_MESSAGE if another replica may have the
+        records of a damaged batch; BrokerError with another code if the log cannot be read at the
+        moment."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset

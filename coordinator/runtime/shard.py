@@ -103,21 +103,21 @@ class ShardContext(Protocol):
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed. Raises BrokerError: NOT_COORDINATOR
-        if the shard ends, COORDINATOR_NOT_AVAILABLE after a time limit; the records may still be
-        committed later."""
+        if the shard ends, COORDINATOR_NOT_AVAILABLE after a time limit. After both errors the
+        records may still be committed later."""
 
     def is_committed(self, offset: int) -> bool:
         """Return whether all records below `offset` are committed. Call this right after `append`
-        or `committed`, without an await: only those check that this broker still leads the
-        partition."""
+        or `committed`, without an await in between: only those two calls check that this broker
+        still leads the partition."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` after the delay, unless the shard has ended by then."""
 
     def resign(self, reason: str) -> None:
-        """End this shard; requests get NOT_COORDINATOR until the partition is loaded again. If this
-        broker is still the leader in ZooKeeper, the next load begins after a pause, else when the
-        broker becomes the leader again."""
+        """End this shard. Requests get NOT_COORDINATOR until the partition is loaded again. If this
+        broker is still the leader in ZooKeeper, the next load begins after a pause. Otherwise it
+        begins when the broker becomes the leader again."""
 
 
 class Coordinator(Protocol):

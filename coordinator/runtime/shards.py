@@ -126,7 +126,7 @@ class Shards(Generic[C]):
             self._end(partition)
 
     def marker_written(self, partition: int, marker: StoredMarker) -> None:
-        """Pass a marker that was just appended to the partition's log to the shard."""
+        """Tell the partition's shard that this marker was just appended to the log."""
         shard = self._shards.get(partition)
         if shard is not None:
             shard.marker_written(marker)

@@ -123,11 +123,9 @@ class TransactionCoordinator:
         """Do nothing: no transaction writes to `__transaction_state`."""
 
     async def loaded(self) -> None:
-        """Begin to complete the prepared transactions that were loaded, and start the timers.
-
-        Before, wait until every in-sync replica follows this broker, so that no earlier coordinator
-        has a valid leader lease.
-        """
+        """Wait until every in-sync replica follows this broker, so that no earlier coordinator has
+        a valid leader lease. Then begin to complete the prepared transactions that were loaded, and
+        start the timers."""
         await self.context.followed()
         for entry in self._entries.values():
             self._committed(entry, entry.transaction)
@@ -266,8 +264,8 @@ class TransactionCoordinator:
     async def _carry_out(self, entry: Entry | None, decided: Transaction | ErrorCode) -> None:
         """Carry out a decision: append a state and wait for its commit, or raise an error code.
 
-        While the last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead. Only
-        the error codes in `_OF_ANOTHER` are raised even then.
+        If the last appended state is not committed yet, raise CONCURRENT_TRANSACTIONS instead,
+        unless the decision is one of the error codes in `_OF_ANOTHER`.
         """
         if decided in _OF_ANOTHER:
             raise BrokerError(decided)

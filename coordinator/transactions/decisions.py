@@ -61,9 +61,9 @@ def init_producer_id(
     new_id: int | None,
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
-    """Decide on InitProducerId. `previous` is the producer id and epoch before the last `Begin`: a
-    producer that repeats its request with them gets the current ones again. `new_id` is an unused
-    producer id; None unless `needs_producer_id`."""
+    """Decide on InitProducerId. `previous` is the producer id and epoch that the last `Begin`
+    replaced. A producer that still sends these did not get the answer, so it gets the current id
+    and epoch again. `new_id` is an unused producer id; None unless `needs_producer_id`."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)
@@ -94,8 +94,8 @@ def add_partitions(
     added: frozenset[TopicPartition],
     now_ms: int,
 ) -> Transaction | ErrorCode:
-    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. NONE: the transaction has all of the
-    partitions already."""
+    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. Return NONE if the transaction has all of
+    the partitions already."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault
@@ -109,7 +109,7 @@ def add_partitions(
 def end(
     transaction: Transaction | None, producer: ProducerIdAndEpoch, now_ms: int, *, is_commit: bool
 ) -> Transaction | ErrorCode:
-    """Decide on EndTxn. NONE: the transaction has already ended with this outcome."""
+    """Decide on EndTxn. Return NONE if the transaction has already ended with this outcome."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault
@@ -142,8 +142,8 @@ def verify(
 
 
 def time_out(transaction: Transaction, now_ms: int) -> Transaction | None:
-    """Return the state PrepareAbort with the next epoch, which fences the producer; None unless the
-    transaction is open for longer than its timeout."""
+    """If an open transaction has reached its timeout, return the state PrepareAbort with the next
+    epoch, which fences the producer. Otherwise return None."""
     if transaction.state is not TransactionState.ONGOING or transaction.deadline_ms > now_ms:
         return None
     return transaction.fenced().prepared(now_ms, is_commit=False)

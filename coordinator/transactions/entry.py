@@ -20,8 +20,9 @@ PARTITION_BYTES: Final = 150
 
 class Entry:
     """A transactional id. `transaction` is the last appended state. `committed` is the last
-    committed state, None before the first commit. `previous` is an argument of
-    `decisions.init_producer_id`; a failover loses it, as in Kafka."""
+    committed state, None before the first commit. `previous` is the producer id and epoch that
+    the last InitProducerId replaced (`decisions.init_producer_id`); a failover loses it, as in
+    Kafka."""
 
     __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
 

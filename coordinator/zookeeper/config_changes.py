@@ -63,8 +63,8 @@ class ConfigChanges:
         self._loop.wake()
 
     async def _look(self) -> bool:
-        """Apply new notifications. Return True if ZooKeeper failed, and the call must be
-        repeated."""
+        """Apply new notifications. Return True if ZooKeeper failed; then the caller has to repeat
+        the call."""
         try:
             await self._process()
         except CoordError as error:
@@ -80,7 +80,8 @@ class ConfigChanges:
         return False
 
     async def _process(self) -> None:
-        """Apply new notifications. The next call handles a failed one again."""
+        """Apply new notifications. If this fails, the next call handles the same notifications
+        again."""
         everything, self._everything = self._everything, False
         try:
             names = await self._coord.children(paths.CONFIG_CHANGES, self._on_change)

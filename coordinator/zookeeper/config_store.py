@@ -36,12 +36,12 @@ async def change_config(
     replaces: bool = False,
 ) -> bool:
     """Replace the values of an entity by the result of `change`, and notify all brokers in the same
-    multi. If another client changed the values meanwhile, `change` is called again. Raises
-    MalformedNode, CoordError, and the errors of `change`.
+    multi. If another client changed the values meanwhile, `change` is called again. Return True.
+    Raises MalformedNode, CoordError, and the errors of `change`.
 
     `owner`: the topic that the values belong to. If this topic does not exist or is deleted, return
-    False and change nothing. `replaces`: the stored values may be malformed; they are not parsed,
-    and `change` gets no values.
+    False and change nothing. `replaces`: `change` does not need the stored values. It gets no
+    values, and the stored ones may be malformed.
     """
     path = paths.config(entity)
     note = CreateOp(
@@ -92,11 +92,11 @@ async def _read(
     return ({} if tolerant else schemas.decode_config(path, data)), stat.version
 
 
-async def _holds(coord: Coord, path: str, data: bytes, earlier: int | None) -> bool:
-    """Whether a write of `data` was applied, after its reply was lost: the node has `data`, and not
-    the version `earlier` from before the write."""
+async def _holds(coord: Coord, path: str, data: bytes, old_version: int | None) -> bool:
+    """Return whether a write of `data` was applied, after its reply was lost. True if the node has
+    `data`, and its version is not `old_version`, the version before the write (None: no node)."""
     try:
         found, stat = await coord.get(path)
     except NoNode:
         return False
-    return found == data and stat.version != earlier
+    return found == data and stat.version != old_version

@@ -39,8 +39,8 @@ _MEANINGS: Final[tuple[tuple[type[Exception], type[CoordError]], ...]] = (
 
 
 def meaning_of(error: Exception, path: str) -> CoordError:
-    """Return pybroker's error for kazoo's `error`; a plain CoordError if there is no class for
-    it."""
+    """Return pybroker's error for kazoo's `error`. This is a plain CoordError if pybroker has no
+    class of its own for the error."""
     for theirs, ours in _MEANINGS:
         if isinstance(error, theirs):
             return ours(path)

@@ -159,8 +159,8 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     @property
     def has_answers(self) -> bool:
-        """Whether bytes from the server are read that kazoo has not handled yet. `on_pause` is
-        called when kazoo has handled all of them."""
+        """Whether there are bytes that were read from the server and that kazoo has not handled
+        yet. When kazoo has handled all of them, `on_pause` is called."""
         return self._ahead is not None and self._ahead.pending() > 0
 
     def async_result(self) -> Any:

@@ -21,9 +21,9 @@ from pybroker.ports import Coord, SetOp
 class LogEndReport:
     """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
 
-    `leader_epoch` is that of the partition's state when the report was written, `incarnation` that
-    of the broker (KIP-903). In a later incarnation the broker may have lost the log, so the report
-    is not valid.
+    `leader_epoch` is the leader epoch of the partition when the report was written. `incarnation`
+    is the incarnation of the broker (KIP-903) at that time. The report is not valid in a later
+    incarnation, because the broker may have lost the log.
     """
 
     replica: int

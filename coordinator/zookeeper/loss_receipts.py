@@ -96,9 +96,9 @@ class LossReceipts:
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the newest receipt with `after` < leader epoch <= `up_to`; None if there is none.
-        Raises ConnectionLoss if the connected ZooKeeper server lags behind the election with epoch
-        `up_to`."""
+        """Return the newest receipt whose leader epoch is greater than `after` and at most `up_to`;
+        None if there is none. Raises ConnectionLoss if the connected ZooKeeper server does not yet
+        have the election with the leader epoch `up_to`."""
         await self._sync_to_epoch(topic_partition, up_to)
         receipts = await self.read(topic_partition)
         return next(

@@ -85,8 +85,9 @@ class MultiBatcher:
         """Apply `ops` if all `checks` succeed, with the results and errors of `multi_under`. No
         write of this batcher may change the nodes of `checks`.
 
-        A write is not sent if its caller is cancelled before. It is not sent either if `is_wanted`
-        returns False right before an attempt; then it fails with ConnectionLoss.
+        There are two ways to withdraw a write that has not been sent. If its caller is cancelled,
+        it is not sent. If `is_wanted` returns False right before an attempt, it is not sent either,
+        and fails with ConnectionLoss.
         """
         return await self.submit(ops, is_wanted, checks)
 
@@ -96,7 +97,7 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
-        """Do the same as `multi`, but return a future of the results without a wait."""
+        """Do the same as `multi`, but return at once, with a future of the results."""
         write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)

@@ -16,8 +16,9 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetDetails:
-    """The details of a committed offset. Times are in ms since 1970, or -1. `commit_ms` -1: the
-    modification time of the offset's node. `expire_ms` -1: as the broker's options say."""
+    """The details of a committed offset. Times are in ms since 1970. If `commit_ms` is -1, the
+    offset was committed at the modification time of its node. If `expire_ms` is -1, the broker's
+    options tell when the offset expires."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

@@ -98,8 +98,8 @@ async def register_broker(
     incarnation.
 
     A registration by an earlier session of this broker is replaced. If another session has
-    registered the id, wait up to two session timeouts for its end. Raises StartupError if that
-    registration still exists then; CoordError.
+    registered the id, wait up to two session timeouts for the end of that session. Raises
+    StartupError if its registration still exists after this wait; CoordError.
     """
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
@@ -181,14 +181,14 @@ async def unregister_broker(coord: Coord, broker: Broker) -> None:
 
 
 async def _register_once(
-    coord: Coord, broker: Broker, data: bytes, before: list[CoordOp]
+    coord: Coord, broker: Broker, data: bytes, first_ops: list[CoordOp]
 ) -> Broker:
-    """Register by one multi, after the operations `before`. The data is set in a separate
-    operation, because only the result of a set has the czxid."""
+    """Register the broker by one multi, which begins with the operations `first_ops`. The data is
+    set in a separate operation, because only the result of a set has the czxid."""
     path = paths.broker(broker.id)
     results = await coord.multi(
         [
-            *before,
+            *first_ops,
             CreateOp(path, ephemeral=True),
             SetOp(path, data, 0),
             SetOp(paths.incarnation(broker.id), b""),

@@ -103,8 +103,8 @@ class KazooCoord:
         refusals_max: int | None = None,
     ) -> None:
         """Close the session of an earlier process and open a new one. `make_chroot` creates a
-        missing chroot. Raises StartupError after `timeout_s`, if all servers refuse `refusals_max`
-        times in a row, or if the chroot is missing."""
+        missing chroot. Raises StartupError if there is no session after `timeout_s`, if all servers
+        refuse the connection `refusals_max` times in a row, or if the chroot is missing."""
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
             async with asyncio.timeout(timeout_s):
@@ -428,7 +428,7 @@ class KazooCoord:
 
     def _probe_later(self) -> None:
         """Send a sync now and six times in a session timeout. If no answer came for too long, break
-        the connection: kazoo notices this only while no requests are sent."""
+        the connection. kazoo would notice a silent server only while it sends no requests."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,9 @@
 """Ends the ZooKeeper session of a broker whose event loop is stuck.
 
 kazoo's thread sends heartbeats even if the event loop is stuck, so a stuck broker would keep its
-leaderships forever. A watching thread therefore abandons the session. The thread counts its own
-turns, not a clock's time: while the whole process is stopped, it counts none.
+leaderships forever. A watching thread therefore abandons the session. The thread does not read a
+clock, but counts its own turns: a stopped process makes no turns, so the stop does not count as a
+stuck event loop.
 """
 
 from __future__ import annotations
