@@ -119,9 +119,9 @@ async def find_coordinators(
     last: Address | None = None,
     key_type: int = GROUP,
 ) -> dict[str, Node | ClientError]:
-    """Ask one broker for the coordinators of the groups. Return the coordinator or the error of
-    each group. The broker at the address `last` is asked only if no other is reachable. A broker
-    below version 4 of FindCoordinator gets a request for each group."""
+    """Ask one broker for the coordinators of the groups. Return for each group the coordinator or
+    the error. The broker at the address `last` is asked only if no other broker is reachable. If
+    the broker's version of FindCoordinator is below 4, it gets one request for each group."""
     if not groups:
         return {}
     try:

@@ -63,7 +63,8 @@ class CoordinatorLink:
         return self._address is not None
 
     def lost(self, reason: object) -> None:
-        """Look up the coordinator again before the next request."""
+        """Record that the known broker is unreachable or no longer the coordinator. The next
+        request looks up the coordinator again."""
         if self._address is not None:
             log.info(
                 "coordinator lost, the next request looks it up key=%s reason=%s",
@@ -99,8 +100,8 @@ class CoordinatorLink:
             raise
 
     async def _find(self) -> Address:
-        """Return the address of the coordinator, by FindCoordinator if unknown. Raises
-        ClientError."""
+        """Return the address of the coordinator. If it is unknown, ask a broker by FindCoordinator.
+        Raises ClientError."""
         async with self._finding:
             if self._address is None:
                 # An isolated broker still returns itself as the coordinator.

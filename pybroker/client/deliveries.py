@@ -27,7 +27,8 @@ class RecordMetadata:
 @dataclass(frozen=True, slots=True)
 class Stored:
     """The outcome of a stored batch. `base_offset` is the offset of the first record, -1 if
-    unknown. `append_time` is the timestamp of all records with LogAppendTime, otherwise -1."""
+    unknown. For a topic with LogAppendTime, `append_time` is the timestamp of all records;
+    otherwise it is -1."""
 
     base_offset: int
     append_time: int
@@ -35,8 +36,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The outcome of a batch that was not delivered. If `definite` is false, it may be in the
-    log."""
+    """The outcome of a batch that was not delivered. If `definite` is false, the batch may be in
+    the log."""
 
     reason: str
     definite: bool
@@ -162,8 +163,8 @@ class Deliveries(Sequence[Delivery]):
     def __init__(
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
-        """`timestamp` is that of all records. `places` has the partition number of each record.
-        `runs` has for each partition number the batches with its records, in order."""
+        """`timestamp` is the timestamp of all records. `places` has for each record its partition
+        number. `runs` maps each partition number to the runs of its records, in order."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

@@ -112,9 +112,9 @@ class UnsupportedByBroker(ClientError):
 class ResponseError(ClientError):
     """The broker returned an error code of Kafka.
 
-    The message is `broker_sentence`, the broker's own message. If that is empty, it is the argument
-    `detail`, or else Kafka's text for the code. `place`, the subject of the request, is appended.
-    The attribute `detail` has the whole message.
+    The attribute `detail` is the first of these texts that is not empty: `broker_sentence` (the
+    broker's own message), the argument `detail`, Kafka's text for the code. If there is a `place`,
+    the subject of the request, it is appended. The message is the name of the code, then `detail`.
     """
 
     def __init__(
@@ -212,8 +212,8 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """A partition has no committed offset, or its committed offset or position is outside the log,
-    and auto.offset.reset is none."""
+    """The consumer has no valid offset for a partition, and auto.offset.reset is none. Either no
+    offset is committed, or the committed offset or the position is outside the log."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
@@ -238,9 +238,9 @@ class LogTruncated(OffsetUnavailable):
 
 
 class SubscriptionConflict(ClientError):
-    """The call does not fit the state of the consumer. Topics, a pattern and a manual assignment
-    exclude each other: call `unsubscribe` first. Or the call needs an option that is not set, such
-    as group.id."""
+    """The call does not fit the state of the consumer, or it needs an option that is not set, such
+    as group.id. A consumer has either a subscription or a manual assignment: call `unsubscribe`
+    before you change from one to the other."""
 
 
 class NotAssigned(ClientError):
@@ -335,8 +335,9 @@ class FatalTransactionError(TransactionError):
 
 class ProducerFenced(TransactionError):
     """Another producer was started with the same transactional id, or the transaction was open for
-    longer than transaction.timeout.ms. Close the producer. The transaction is aborted; if
-    `definite` is false, it may have been committed, because a commit request got no response."""
+    longer than transaction.timeout.ms. Close the producer. If `definite` is true, the transaction
+    is aborted. If it is false, a commit request got no response, and the transaction may be
+    committed."""
 
 
 class TransactionConflict(ClientError):
@@ -345,8 +346,9 @@ class TransactionConflict(ClientError):
 
 
 class DamagedRecords(ClientError):
-    """A fetched batch does not match its CRC or cannot be decoded. The position stays before the
-    batch. Seek past `offset`, the first offset of the batch, to skip it."""
+    """A fetched batch does not match its CRC or cannot be decoded. `offset` is the first offset of
+    the batch. The position stays before the batch. To skip it, seek to an offset after the whole
+    batch."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(f"batch at offset {offset} of {topic_partition} is damaged: {reason}")

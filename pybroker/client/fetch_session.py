@@ -1,9 +1,10 @@
 """The client's state of a fetch session with one broker (KIP-227).
 
-A request contains only changed partitions, a response only partitions with changes. The caller
-gives a value for each partition, for example its fetch offset and leader epoch. A partition has
-changed if its value differs from that of the last request. A session has at most one request in
-flight: call `next`, then `handle` or `failed`.
+A request contains only the partitions that have changed since the last request. A response contains
+only the partitions with records, an error or new offsets. The caller gives a value for each
+partition, for example its fetch offset and leader epoch. A partition has changed if its value
+differs from its value in the last request. A session has at most one request in flight: call
+`next`, then `handle` or `failed`.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ class FetchSession(Generic[P]):
         positions: Mapping[TopicPartition, P],
         changed: Iterable[TopicPartition] | None = None,
     ) -> SessionRequest:
-        """Return the next request. It changes the partitions in the broker's session to those in
-        `positions`. `changed` are the partitions that may differ from the last request (None:
-        any)."""
+        """Return the next request. It changes the broker's session so that the session has exactly
+        the partitions in `positions`. Only the partitions in `changed` may differ from the last
+        request (None: any partition may)."""
         news: list[tuple[TopicPartition, P]] = []
         gone = []
         if self._epoch == INITIAL_EPOCH:

@@ -98,8 +98,8 @@ class Fetcher:
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
         """Ask the broker to close the fetch session. A failure is ignored, because the session
-        expires. The request uses another connection than other Fetch requests, which may still wait
-        for data."""
+        expires. The request does not use the connection for Fetch requests, on which an earlier
+        request may still wait for data."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:
@@ -153,7 +153,8 @@ class Fetcher:
         self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
     ) -> None:
         """Set the position of these partitions to `offset`. If `offset` is None, ListOffsets finds
-        the position for the timestamp `reset`. Raises NotAssigned; no position has changed then."""
+        the position for the timestamp `reset`. Raises NotAssigned if any of the partitions is not
+        assigned; then no position changes."""
         for reader in self.chosen(partitions):
             reader.jump(offset, reset)
         self.wake()
@@ -205,8 +206,8 @@ class Fetcher:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Sleep until `wake`, but at most LOOK_AGAIN_S while a partition waits for its leader or a
-        backoff."""
+        """Sleep until `wake` is called. If a partition waits for its leader or for the end of a
+        backoff, sleep at most LOOK_AGAIN_S."""
         waiting = any(
             reader.next_try > now  # even if fetched records are not read yet
             or (

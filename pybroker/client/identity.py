@@ -44,9 +44,9 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise the epoch by one. Do nothing if the epoch is already above `producer_epoch`, or if
-        `producer_id` is not the current one. After the maximum epoch the producer has no identity
-        until `obtain`."""
+        """Raise the epoch by one if it is `producer_epoch`. Do nothing if the epoch is higher
+        already, or if `producer_id` is no longer the current id. After the maximum epoch the
+        producer has no id and no epoch until `obtain`."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

@@ -45,7 +45,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """The metadata of a topic. Unless `error` is NONE, the other fields are empty."""
+    """The metadata of a topic. If `error` is not NONE, the topic has no `partitions`."""
 
     name: str
     error: ErrorCode
@@ -116,9 +116,9 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return the metadata `fresh`, but keep the state of a partition in `known` if it is later. A
-    client must not return to older metadata (KIP-320). If a topic has got another topic id, keep
-    nothing."""
+    """Return the metadata `fresh`. If the state of a partition in `known` is later than that in
+    `fresh`, the result has the state in `known`, because a client must not return to older metadata
+    (KIP-320). The states of a topic that has got another topic id are not kept."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -135,9 +135,10 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Return whether the partition's state `known` is later than the response. `fresh` is the
-    partition's state in the response: `known` is later if its leader epoch is larger. If the
-    response lacks the partition (`fresh` is None), `known` is later if the topic has a topic id."""
+    """Return whether the partition's state `known` is later than a metadata response. `fresh` is
+    the partition's state in the response. `known` is later if its leader epoch is larger than that
+    of `fresh`. If the response lacks the partition (`fresh` is None), `known` counts as later if
+    the response has a topic id and no error for the topic."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

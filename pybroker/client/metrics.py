@@ -154,7 +154,8 @@ def prometheus_text(*metrics: ProducerMetrics | ConsumerMetrics) -> str:
 
 
 def _shown(table: Any, where: Mapping[str, str]) -> Iterator[tuple[Family, list[Line]]]:
-    """Yield each metric of `table`, an object whose fields are counters, with its lines."""
+    """Yield for each counter of `table` (its metric, the lines of the metric in Prometheus' text
+    format)."""
     for attribute, of in families_of(type(table)).items():
         value = getattr(table, attribute)
         if isinstance(value, TimeMeter):

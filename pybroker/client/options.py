@@ -49,8 +49,8 @@ warning. As keyword arguments they are errors, because the program that sets one
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
     """A type of option values. `read` converts an application's value, or raises ValueError.
-    `annotation` is the type for type checkers, and `alias` a name for it (see
-    `docs.make_keywords`)."""
+    `annotation` is the Python type for type checkers. If `alias` is not empty, `make docs` defines
+    a type alias with this name in `keywords.py`."""
 
     read: Callable[[object], T]
     annotation: str
@@ -327,9 +327,10 @@ def parse_options(
     bootstrap_servers: str | Iterable[str] | None = None,
     faults: Iterable[str] = (),
 ) -> OptionsT:
-    """Return the options of a client, as an object of the class `kind`. `bootstrap_servers`
-    overrides the option in `given`, unless it is None. Raises ConfigError, with all invalid options
-    and the messages in `faults`."""
+    """Return the options of a client, as an object of the class `kind`. A `bootstrap_servers`
+    that is not None overrides the option in `given`. Raises ConfigError if an option is invalid
+    or `faults` has a message; the error has a message for each invalid option, and those in
+    `faults`."""
     if bootstrap_servers is not None:
         is_text = isinstance(bootstrap_servers, str)
         addresses = bootstrap_servers if is_text else list(bootstrap_servers)

@@ -1,9 +1,9 @@
 """The check for log truncation after a change of leader (KIP-320).
 
-An unclean election may truncate records that the consumer has read, and a consumer that keeps its
-position would skip the new records at these offsets. So before the first fetch in a new leader
-epoch, the consumer requests the end offset of the epoch of the last read record. The records that
-it has read beyond that offset were truncated.
+An unclean election may truncate records that the consumer has read. A consumer that keeps its
+position would then skip the new records at the same offsets. So before the first fetch in a new
+leader epoch, the consumer asks for the end offset of the leader epoch of its last read record. If
+that end offset is below its position, the records in between were truncated.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class PositionLookup:
         """The partitions whose position a task looks up."""
 
     def begin(self, reader: PartitionReader) -> None:
-        """Let a new reader begin at the group's committed offset, else as auto.offset.reset
-        says."""
+        """Let a new reader begin at the group's committed offset. If there is none,
+        auto.offset.reset decides."""
         if self.find_committed is not None:
             reader.initial = True
         else:

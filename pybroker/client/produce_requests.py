@@ -76,7 +76,8 @@ def write_request(
     connection: Connection, request: ProduceRequest, options: ProducerOptions
 ) -> Sent:
     """Write the request, and return a function that gives the awaitable of the response. With
-    acks=0, this function writes the request."""
+    acks=0 the request is not written at once, but when the returned function is called and its
+    result awaited."""
     limit_s = options.request_timeout_ms / 1_000
     if options.acks == 0:
         return partial(connection.tell, ApiKey.PRODUCE, request, timeout_s=limit_s)

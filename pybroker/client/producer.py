@@ -119,8 +119,8 @@ class Producer(Generic[Key_contra, Value_contra]):
 
     async def start(self) -> None:
         """Connect to one of the bootstrap brokers. With a transactional.id, also fence earlier
-        producers and end their open transaction. Raises NoBrokers after bootstrap.timeout.ms,
-        DeadlinePassed after max.block.ms, TransactionError."""
+        producers and end their open transaction. Raises NoBrokers after bootstrap.timeout.ms. With
+        a transactional.id, also raises DeadlinePassed after max.block.ms, and TransactionError."""
         try:
             await self._cluster.start()
             if self._transactions is not None:
@@ -133,10 +133,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         self._running = True
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Deliver the accepted records within `timeout_s` seconds (None: delivery.timeout.ms), and
-        close the producer. With 0 no more records are sent. Records that are still undelivered at
-        the end, or when the call is cancelled, fail. An open transaction is aborted, unless
-        `timeout_s` is 0. Idempotent."""
+        """Close the producer. First abort an open transaction and deliver the accepted records, for
+        at most `timeout_s` seconds (None: delivery.timeout.ms). With 0, do neither. Records that
+        are still undelivered at the end, or when the call is cancelled, fail. Idempotent."""
         was_running, self._running = self._running, False
         self._appender.check_again()
         try:
@@ -214,7 +213,7 @@ class Producer(Generic[Key_contra, Value_contra]):
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send a record, wait until it is acknowledged, and return its RecordMetadata. Many calls
-        one after the other are slow, because each waits for its own batch. If the call is
+        one after the other are slow, because each call waits for a response. If the call is
         cancelled, the record is still sent. Raises DeliveryFailed, and the errors of `send`."""
         delivery = await self.send(
             topic,
@@ -296,11 +295,11 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Accept a record for each row of an Arrow record batch with the column value and
-        optionally key, both binary or text (stored as UTF-8). Needs pyarrow.
+        """Accept a record for each row of an Arrow record batch. Its columns are `value` and
+        optionally `key`, each binary or text (stored as UTF-8). Needs pyarrow.
 
-        Raises ValueError for other columns: choose with `batch.select(["key", "value"])`. Raises
-        the errors of `send_many`, after which the first records may be accepted.
+        Raises ValueError if there are other columns: choose with `batch.select(["key", "value"])`.
+        Raises the errors of `send_many`, after which the first records may be accepted.
         """
         keys, values = keys_and_values(batch)
         return await self._send_columns(topic, values, keys, partition, timestamp_ms)
@@ -327,9 +326,10 @@ class Producer(Generic[Key_contra, Value_contra]):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """Return an async context manager for one transaction: the end of the block commits. If an
-        exception or a cancellation ends the block, or the commit fails, the transaction is aborted,
-        and the exception leaves the block. Raises the errors of `commit_transaction`."""
+        """Return an async context manager for one transaction. The end of the block commits the
+        transaction. If an exception or a cancellation ends the block, the transaction is aborted.
+        It is also aborted if the commit certainly failed. In both cases the exception leaves the
+        block. Raises the errors of `commit_transaction`."""
         transactions = self._need_transactions("transaction")
         if transactions.state is State.ABORTING:
             await self.abort_transaction()
@@ -342,8 +342,8 @@ class Producer(Generic[Key_contra, Value_contra]):
             raise
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Raises TransactionConflict if one is open; ProducerFenced,
-        FatalTransactionError, Closed."""
+        """Begin a transaction. Raises TransactionConflict if one is open; ProducerFenced or
+        FatalTransactionError if the producer cannot be used any more; Closed."""
         self._check_running()
         self._need_transactions("begin_transaction").begin()
 
@@ -372,18 +372,21 @@ class Producer(Generic[Key_contra, Value_contra]):
     async def commit_transaction(self) -> None:
         """Deliver all records of the transaction and commit it, within max.block.ms.
 
-        Raises AbortableTransactionError if a record was not delivered: abort, then repeat the
-        transaction. ProducerFenced and FatalTransactionError: close the producer. DeadlinePassed:
-        call `commit_transaction` again; if `definite` is false, the transaction may be committed.
-        TransactionConflict if no transaction is open."""
+        Raises AbortableTransactionError if a record was not delivered (abort, then repeat the
+        transaction); ProducerFenced or FatalTransactionError if the producer cannot be used any
+        more (close it); DeadlinePassed after max.block.ms (call `commit_transaction` again; if
+        `definite` is false, the transaction may be committed); TransactionConflict if no
+        transaction is open.
+        """
         self._check_running()
         transactions = self._need_transactions("commit_transaction")
         await transactions.commit(self._deliver_all, self._appender.deadline())
 
     async def abort_transaction(self) -> None:
         """Abort the transaction within max.block.ms. The deliveries of unsent records fail. Raises
-        ProducerFenced, FatalTransactionError, TransactionConflict; DeadlinePassed: call
-        `abort_transaction` again."""
+        ProducerFenced or FatalTransactionError if the producer cannot be used any more;
+        DeadlinePassed after max.block.ms (call `abort_transaction` again); TransactionConflict if
+        no transaction is open, or if a commit request was sent and its outcome is unknown."""
         self._check_running()
         transactions = self._need_transactions("abort_transaction")
         await transactions.abort(self._outcomes.emptied, self._appender.deadline())

@@ -33,12 +33,12 @@ class RangeReader:
     """A reader of offset ranges. Read one range after the other.
 
     `options` are the options of a consumer with Kafka's names, in upper or lower case and with or
-    without the prefix `kafka.` (kafka.bootstrap.servers, ...), and kafkaConsumer.pollTimeoutMs, the
-    maximum time without progress (default 120,000).
+    without the prefix `kafka.` (kafka.bootstrap.servers, ...). One more option is
+    kafkaConsumer.pollTimeoutMs, the maximum time without progress (default 120,000).
 
-    with RangeReader({"bootstrap.servers": "localhost:9092"}) as reader:
-        for header, batch in reader.batches(PartitionRange("orders", 0, 100, 250)):
-            ...
+        with RangeReader({"bootstrap.servers": "localhost:9092"}) as reader:
+            for header, batch in reader.batches(PartitionRange("orders", 0, 100, 250)):
+                ...
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class RangeReader:
         markers are omitted. With read_committed, aborted batches are omitted too.
 
         A batch may also have records outside the range: use only those with an offset from the
-        attribute `first_offset` up to, not including, the end of the range. If the range has
-        counts, the records are checked against them. Raises RangeFailed, NoBrokers and other
-        ClientErrors.
+        attribute `first_offset` up to, not including, the end of the range. If `wanted.counts` is
+        not empty, the records are compared with these counts. Raises RangeFailed, NoBrokers and
+        other ClientErrors.
         """
         loop = self._loop
         if loop is None or loop.is_closed():

@@ -132,9 +132,9 @@ class Reading:
         decode: Callable[[Iterable[PartitionReader], Turn], bool],
         collect: Callable[[Iterable[PartitionReader]], dict[TopicPartition, T]],
     ) -> dict[TopicPartition, T]:
-        """Call `decode` and then `collect`, until `collect` finds records, and return them; {}
-        after `timeout_ms`. `decode` returns False if other tasks shall run before it is called
-        again."""
+        """Call `decode` and then `collect`, again and again until `collect` finds records, and
+        return these. Return {} after `timeout_ms`. If `decode` returns False, other tasks run
+        before it is called again."""
         self.check_running()
         if not self._has_choice():
             raise SubscriptionConflict(

@@ -72,10 +72,11 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes. `in_hand` has partitions with
-        returned records that may not be processed, and the offset of the first of these records:
-        commit this offset, or nothing if the application has already committed the position. For
-        all other partitions commit the position."""
+        """Return the offsets to commit when the consumer closes: the position of each partition,
+        except those in `in_hand`. `in_hand` has the partitions whose returned records may not be
+        processed, and the offset of the first of these records. The result has this offset instead
+        of the position. If the application has already committed the position, the result omits the
+        partition."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._requested.get(key) == places[key]:
@@ -101,8 +102,8 @@ class Committer:
         return self._options.enable_auto_commit and now >= self._next_s and not self._running
 
     def due_in_s(self, now: float) -> float | None:
-        """Return the seconds from `now` to the next automatic commit; None if these are disabled,
-        or one is in flight."""
+        """Return the seconds from `now` to the next automatic commit; None if automatic commits are
+        disabled, or if one is in flight."""
         if not self._options.enable_auto_commit or self._running:
             return None
         return max(self._next_s - now, 0.0)
@@ -113,7 +114,7 @@ class Committer:
 
     def commit_if_due(self) -> None:
         """Begin an automatic commit of the positions if auto.commit.interval.ms has passed since
-        the last."""
+        the last automatic commit."""
         if self.due(self._cluster.clock.monotonic()):
             self.commit_now()
 
@@ -137,7 +138,7 @@ class Committer:
         self._news()
 
     def hurry(self) -> None:
-        """Set a short time limit for the last commit and for the commits in flight."""
+        """Set a short time limit for the final commit, and for the wait for commits in flight."""
         self._last_limit_ms = QUICK_COMMIT_LIMIT_MS
 
     async def commit_last(self, offsets: Offsets, limit_ms: int | None = None) -> None:
@@ -154,13 +155,14 @@ class Committer:
             log.warning("last commit failed, records may be read twice reason=%s", error)
 
     async def settle(self) -> None:
-        """Wait for commits in flight, at most the time limit of the last commit. Call this before
-        the member leaves the group, because the coordinator then rejects its commits."""
+        """Wait for commits in flight, at most as long as the time limit of the final commit. Call
+        this before the member leaves the group, because the coordinator rejects commits of a member
+        that has left."""
         self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
-        """Wait for commits in flight, then cancel those that have not ended. Do not wait if a call
-        of `settle` has already waited in vain."""
+        """Wait for commits in flight, then cancel those that have not ended. Do not wait if
+        `settle` has just reached its time limit."""
         try:
             if not self._gave_up:
                 await self.settle()
@@ -170,8 +172,8 @@ class Committer:
     # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit, and record that the application commits them. Raises
-        ValueError for a negative offset."""
+        """Return the offsets to commit. Record for each of the partitions at which position the
+        application committed it. Raises ValueError for a negative offset."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():
@@ -185,8 +187,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return for each partition (number of seeks and resets, position). The number shows a seek
-        to the same position."""
+        """Return for each partition (number of seeks and resets, position). After a seek to the
+        same position, the number differs."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

@@ -62,13 +62,13 @@ class Group:
         fetcher.positions.find_committed = self._find_committed
 
     def due(self) -> bool:
-        """Return whether `attend` has work to do. Each call restarts max.poll.interval.ms."""
+        """Return whether `attend` has work to do. A call of `due` restarts max.poll.interval.ms."""
         now = self._member.last_read = self._cluster.clock.monotonic()
         return self.session.due() or self.committer.due(now)
 
     async def attend(self) -> None:
-        """Join the group, release or accept partitions, and begin an automatic commit, if any of
-        these is due. Raises the errors of `GroupSession.attend`."""
+        """Do what is due: join the group, release or accept partitions, begin an automatic commit.
+        Raises the errors of `GroupSession.attend`."""
         await self.session.attend()
         self.committer.commit_if_due()
 
@@ -133,9 +133,10 @@ class Group:
         return None if self.session.choice is None else self._member.identity
 
     def _identity(self, asker: Identity | None) -> Identity:
-        """Return the member's identity for an OffsetCommit request. `asker` is its identity when
-        the application called `commit` (None: manual assignment). Raises CommitFailed if the
-        generation has changed since, because other members may have committed larger offsets."""
+        """Return the member's identity for an OffsetCommit request. `asker` is the identity that
+        the member had when the application called `commit` (None: manual assignment). Raises
+        CommitFailed if the member has another identity now, because other members may have
+        committed larger offsets."""
         if self.session.choice is None:
             if asker is not None:
                 raise no_member(self._link.key)

@@ -351,11 +351,12 @@ class Membership:
             await asyncio.sleep(max(min(due - clock.monotonic(), self._poll_time_left_s()), 0.001))
 
     def _rebalance_for_unowned(self, now: float) -> None:
-        """Let the group rebalance, as its leader, if a partition still has no owner.
+        """As the leader, let the group rebalance if the last assignment gave some partitions to no
+        member, and session.timeout.ms has passed since.
 
         A cooperative assignor gives a moving partition to no member until the previous owner
-        rejoins. If that owner is a static member and restarts meanwhile, nothing else causes a
-        rebalance.
+        rejoins. If the previous owner is a static member that restarts meanwhile, nothing else
+        would cause a rebalance.
         """
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
@@ -436,8 +437,8 @@ class Membership:
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
         """React to the error code in a response to a stable member. `sent` is the identity in the
-        request. If the member has another identity now, only look up the coordinator again, if
-        `step` says so."""
+        request. If the member has another identity now, ignore the error code, except with the
+        reaction FIND: the next request then looks up the coordinator again."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)

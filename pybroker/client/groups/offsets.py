@@ -79,10 +79,10 @@ class Turnstile:
 class GroupOffsets:
     """The committed offsets of a consumer's group.
 
-    When the application calls `commit`, `asker()` returns the member's identity of that moment
-    (None: no member). Before each request `identity` is called with that identity, and returns the
-    member's present identity. It raises CommitFailed if the two identities do not match. `refused`
-    is called if the coordinator rejects the request.
+    When the application calls `commit`, `asker()` returns the member's identity (None: no member).
+    Before each request, `identity` gets the result of `asker` and returns the member's present
+    identity. It raises CommitFailed if the identity has changed. `refused` is called if the
+    coordinator rejects the request.
     """
 
     def __init__(
@@ -105,9 +105,10 @@ class GroupOffsets:
     def commit(
         self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
     ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
-        """Return an awaitable that commits `offsets`, in the order of the calls. Errors are retried
-        until the deadline, unless `once`. With `automatic`, deleted partitions are skipped and
-        returned. Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors."""
+        """Return an awaitable that commits `offsets`, after the commits of all earlier calls.
+        Errors are retried until the deadline; with `once` they are not retried. With `automatic`,
+        deleted partitions are skipped, and the awaitable returns them. Raises CommitFailed,
+        FencedInstance, DeadlinePassed and other ClientErrors."""
         asker, ticket = self._asker(), self._turnstile.ticket()
         return self._commit(asker, ticket, offsets, deadline, once, automatic)
 
@@ -205,8 +206,8 @@ class GroupOffsets:
         return problem
 
     def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
-        """Return whether the partition was deleted, because neither the coordinator nor the
-        client's metadata knows it. A partition that only the coordinator does not know may be
+        """Return whether the partition was deleted: neither the coordinator nor the client's
+        metadata knows it. If only the coordinator does not know a partition, the partition may be
         new."""
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False

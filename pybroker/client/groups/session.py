@@ -165,7 +165,8 @@ class GroupSession:
                 await self._call(self._callbacks.assigned, added)
 
     async def _hand_over(self, gone: list[TopicPartition]) -> None:
-        """Release the partitions `gone`, and rejoin, even if the application cancels the call."""
+        """Release the partitions `gone`, and let the member rejoin. Both happen even if the
+        application cancels its call meanwhile."""
         self._member.request_rejoin("partitions were released")
         positions = self._committer.positions()
         last = {key: positions[key] for key in gone if key in positions}

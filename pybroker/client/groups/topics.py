@@ -65,8 +65,8 @@ async def _call(callback: Callback | None, partitions: Iterable[TopicPartition])
 
 
 def topic_names(topics: Iterable[str]) -> frozenset[str]:
-    """Return the names of topics to subscribe to, possibly none. Raises ValueError unless given a
-    list of names."""
+    """Return the names of topics to subscribe to; the result may be empty. Raises ValueError if
+    `topics` is not a list of names."""
     if isinstance(topics, str):
         # One topic or, as in bootstrap_servers, several names with commas between them?
         raise ValueError(f"topics must be a list of names, not {topics!r}: write [{topics!r}]")

@@ -52,7 +52,8 @@ class Tally:
 
     def add(self, header: BatchHeader, batch: Buffer, first: int, beyond: int) -> None:
         """Count the records of a batch with offsets from `first` up to, not including, `beyond`.
-        Raises CorruptionError; BrokerError for records that cannot be decompressed."""
+        Raises CorruptionError if the batch is malformed; BrokerError if its records cannot be
+        decompressed."""
         base = header.base_offset
         first, beyond = max(first, base), min(beyond, header.next_offset)
         if first >= beyond or not header.record_count:

@@ -55,8 +55,8 @@ RECORD_BYTES_GUESS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long (s) each kind of problem must last before the reading fails. Brokers learn changes
-    at different times."""
+    """For how many seconds a problem of each kind is tolerated before the reading fails. A problem
+    may go away, because brokers learn of changes at different times."""
 
     stalled_s: float = 120.0
     """The maximum time without progress (kafkaConsumer.pollTimeoutMs)."""
@@ -156,8 +156,9 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Compare these batches with the counts. Return the parts of the range that were read to
-        their end and differ. Raises RangeFailed for a batch that cannot be decoded."""
+        """Compare these batches with the counts. Return the parts of the range that have now been
+        read completely and differ from their counts. Raises RangeFailed for a batch that cannot be
+        decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -172,9 +173,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """Raise RangeFailed because of the parts that differ from their counts; without
-        `fail_on_data_loss` add the parts to `compacted`. First check the range for more serious
-        faults, which raise RangeFailed too."""
+        """Report the parts that differ from their counts: raise RangeFailed, or without
+        `fail_on_data_loss` add the parts to `compacted`. Before that, check the range for more
+        serious faults, which may raise RangeFailed too."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -185,8 +186,8 @@ class RangeFetcher:
             self.compacted.append(difference)
 
     async def _watch_topic(self) -> None:
-        """Watch the topic, and wait for one metadata refresh if it is new. A failure is only
-        logged."""
+        """Watch the topic. If the metadata does not have the topic, wait for one metadata refresh.
+        A failure is only logged."""
         cluster, topic = self._cluster, self._key.topic
         cluster.watch([topic])
         if topic not in cluster.view.topics:
@@ -299,9 +300,9 @@ class RangeFetcher:
         cursor.skip_to(log_start)
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
-        """Shorten the range to `end`, because an unclean election has truncated the log there. The
-        offsets from `end` on count as lost. Raises `fault` with `fail_on_data_loss`, or if a record
-        at or above `end` was already delivered."""
+        """Shorten the range to `end`, the offset at which an unclean election has truncated the
+        log. The offsets from `end` on count as lost. Raises `fault` in two cases: with
+        `fail_on_data_loss`, or if a record at or above `end` was already delivered."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # the range was shortened before
@@ -312,9 +313,9 @@ class RangeFetcher:
         self._lose(cursor.end, self._wanted.end)
 
     def _settle(self, gaps: list[Gap], log_start: int) -> None:
-        """Decide about the offsets in `gaps`, which no batch contained. Below `log_start` they are
-        lost: raise RangeFailed with `fail_on_data_loss`. At or above `log_start` compaction has
-        removed the records, which is no loss."""
+        """Decide about the offsets in `gaps`, which no batch contained. At or above `log_start`
+        compaction has removed the records, which is no loss. Below `log_start` the records are
+        lost: with `fail_on_data_loss` raise RangeFailed, otherwise record the loss."""
         for first, beyond in gaps:
             if log_start > first:
                 if self._fail_on_data_loss:

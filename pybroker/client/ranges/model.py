@@ -54,8 +54,8 @@ class PartitionRange:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """Return the part of the range from `start` up to, not including, `end`. It keeps the
-        counts of parts that lie within it."""
+        """Return the part of the range from `start` up to, not including, `end`. The result has
+        only those counts whose offsets all lie within the part."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 

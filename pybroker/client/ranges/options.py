@@ -25,9 +25,9 @@ def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
     """Return (consumer options, how long a problem may last before the reading fails). `options`
-    have Kafka's names, in upper or lower case and with or without the prefix `kafka.`, and
-    kafkaConsumer.pollTimeoutMs. Values in `fixed` override them. Raises ConfigError with all
-    invalid options."""
+    have Kafka's names, in upper or lower case and with or without the prefix `kafka.`. They may
+    also have kafkaConsumer.pollTimeoutMs. Values in `fixed` override them. Raises ConfigError with
+    all invalid options."""
     given: dict[str, object] = {}
     stalled_ms = POLL_TIMEOUT_MS
     faults: list[str] = []
