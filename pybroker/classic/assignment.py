@@ -1,8 +1,9 @@
 """The assignment of a group's partitions, which every member computes by itself from the same
 nodes.
 
-The strategies are exactly those of the Scala consumer. `roundrobin` is compatible with the releases
-0.8.2 to 0.10.1: later releases write the partition names that are hashed in another form.
+The strategies are exactly those of the Scala consumer. `roundrobin` sorts the partitions by a hash
+of their names, which are written as in the releases 0.8.2 to 0.10.1. Later releases write the names
+differently, so their members compute another assignment.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class NoRoundRobin(PybrokerError):
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """Return the assignment by the strategy `range`: in each topic, each thread gets consecutive
-    partitions, and the first threads get one more if need be. `partitions` maps a topic to its
-    partition numbers, ascending."""
+    """Return the assignment by the strategy `range`: in each topic, each stream gets consecutive
+    partitions. If the partitions do not divide evenly, each of the first streams gets one more.
+    `partitions` maps a topic to its partition numbers, ascending."""
     found: Assignment = {}
     for topic, numbers in partitions.items():
         threads = sorted(_threads_of(streams, topic), key=_java_order)
@@ -52,8 +53,8 @@ def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> A
 
 
 def assign_roundrobin(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """Return the assignment by the strategy `roundrobin`: the partitions, in the order of a hash of
-    their names, are distributed one by one, to each thread after the other. Raises NoRoundRobin."""
+    """Return the assignment by the strategy `roundrobin`: the partitions are sorted by a hash of
+    their names, and each is assigned to the next stream in turn. Raises NoRoundRobin."""
     topics = dict.fromkeys(topic for counts in streams.values() for topic in counts)
     if not topics:
         return {}

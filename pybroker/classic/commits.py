@@ -23,10 +23,10 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The stored offsets of one partition, None if there is none. A new owner starts at `start`.
+    """The offsets of one partition; None if there is none. A new owner starts to read at `start`.
     `stored` is the offset in the store to which this member commits. The two differ only if the
-    group migrates from ZooKeeper to Kafka, and its offset in ZooKeeper is the larger one: `start`
-    is then that offset."""
+    group migrates from ZooKeeper to Kafka and the offset in ZooKeeper is larger: `start` is then
+    the offset in ZooKeeper, `stored` the offset in Kafka."""
 
     start: int | None
     stored: int | None
@@ -71,9 +71,10 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store one offset for each partition, if it has changed: the offset in `exact`, or without
-        `exact` the consumed offset. Return the partitions that this member no longer owns. Raises
-        CoordError if ZooKeeper did not confirm every write."""
+        """Store one offset for each partition: the offset in `exact`, or the consumed offset if
+        `exact` is None. An offset that is stored already is not written again. Return the
+        partitions that this member no longer owns. Raises CoordError if ZooKeeper did not confirm
+        every write."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),

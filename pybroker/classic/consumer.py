@@ -179,10 +179,10 @@ class ClassicConsumer:
     async def subscribe_pattern(
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[Stream]:
-        """Join the group for all present and future topics whose whole name matches `white_list`,
-        or does not match `black_list`. Both are regular expressions, in which a comma means `|`.
-        Return the streams. Each stream reads some of the partitions of all these topics. Raises the
-        errors of `subscribe`."""
+        """Join the group for all present and future topics with a matching name. Give either
+        `white_list`, which must match the whole name, or `black_list`, which must not. Each is a
+        regular expression, in which a comma means `|`. Return the streams. Each stream reads some
+        of the partitions of all these topics. Raises the errors of `subscribe`."""
         if white_list is not None and black_list is None:
             subscription = by_pattern(WHITE_LIST, white_list, streams)
         elif black_list is not None and white_list is None:
@@ -207,9 +207,10 @@ class ClassicConsumer:
         """Commit `offsets`: for each partition the next offset to read. Without `offsets`, commit
         the offsets after all records that the streams have returned.
 
-        Raises NotOwned for partitions that this member does not own (the other offsets are
-        committed); CoordError, or with offsets.storage=kafka ClientError, if the commit was not
-        confirmed; ValueError for a negative offset.
+        Raises NotOwned if some of the partitions are not owned by this member (the offsets of the
+        others are committed); CoordError if ZooKeeper did not confirm the commit; with
+        offsets.storage=kafka, ClientError if the coordinator did not confirm it; ValueError for a
+        negative offset.
         """
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
@@ -236,9 +237,10 @@ class ClassicConsumer:
             raise NotOwned([*missing, *(owned.topic_partition for owned in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset at which a new owner of the partition would start, or None if
-        no offset is committed. Before `subscribe` this reads only the offset in ZooKeeper. Raises
-        CoordError, MalformedNode, and with offsets.storage=kafka ClientError."""
+        """Return the committed offset at which a new owner of the partition would start; None if no
+        offset is committed. Before `subscribe`, return the offset in ZooKeeper, even with
+        offsets.storage=kafka. Raises CoordError or MalformedNode; with offsets.storage=kafka also
+        ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(
             self._coord(), self.options.group_id, sessions_ended=lambda: 0

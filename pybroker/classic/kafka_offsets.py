@@ -1,5 +1,5 @@
-"""Offsets that the group's coordinator stores (offsets.storage=kafka), with dual.commit.enabled
-also in the group's ZooKeeper nodes.
+"""Committed offsets with offsets.storage=kafka: the group's coordinator stores them. With
+dual.commit.enabled, they are also stored in the group's ZooKeeper nodes.
 
 The coordinator accepts these commits without a member id. So before each commit, this member syncs
 with ZooKeeper's leader and checks that it still owns the partitions. As in Kafka, the owner may
@@ -19,7 +19,7 @@ from pybroker.model import TopicPartition
 
 class KafkaOffsets:
     """The store of committed offsets for offsets.storage=kafka. `nodes` is the store of the same
-    offsets in ZooKeeper. The methods raise ClientError besides the errors of `OffsetStore`."""
+    offsets in ZooKeeper. The methods raise ClientError, and the errors of `OffsetStore`."""
 
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int

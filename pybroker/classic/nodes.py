@@ -82,8 +82,8 @@ class GroupNodes:
 
     async def look(self, consumer_id: str, watch: Watch, *, all_topics: bool) -> GroupView:
         """Return the group's members and topics, and set `watch` for changes of their nodes. The
-        topics are those of this member's subscription, or, with `all_topics`, those of all members'
-        subscriptions. Raises GroupIsCoordinated."""
+        topics are those to which this member subscribes; with `all_topics`, those to which any
+        member subscribes. Raises GroupIsCoordinated."""
         members = await self._members(watch)
         names: list[str] = []
         if any(member.is_pattern for member in members.values()):

@@ -74,7 +74,8 @@ class OwnedPartition:
         self._done(offset)
 
     def shut(self) -> None:
-        """Drop the queued records, which the next owner reads again, and return no more records."""
+        """Return no more records from now on. Drop the queued records; the next owner reads them
+        again."""
         self.is_open = False
         self.chunks.clear()
 

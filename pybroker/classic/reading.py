@@ -59,7 +59,8 @@ class Reader:
         )
 
     def consumer(self) -> Consumer:
-        """The `Consumer` that fetches the records. Raises Closed unless it is started."""
+        """The `Consumer` that fetches the records. Raises Closed before `start` and after
+        `close`."""
         if self._consumer is None:
             raise Closed(
                 "the classic consumer does not read: it has no partitions yet, or is closed"
@@ -177,8 +178,9 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Fetch the partition from its first or its next record, as auto.offset.reset says. Also
-        look up the offset of this position: the next owner has to start there, too."""
+        """Read the partition from the start or the end of its log, as auto.offset.reset says,
+        because it has no valid offset. Also look up the offset of this position, because the next
+        owner must start there too."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

@@ -1,11 +1,11 @@
 """The rebalance of a member: it computes the assignment, releases the partitions that are no longer
 assigned to it, and creates the owner nodes of its new partitions.
 
-A member reads a partition only after it has created the owner node, and removes the node only after
-it has stored the offset of the consumed records. Unlike Scala consumers in the same group, it
-continues to read its remaining partitions during a rebalance, reads the committed offsets after the
-creation of the owner nodes, and repeats a failed attempt once the other owner has released the
-partition.
+A member reads a partition only after it has created the owner node. It removes the node only after
+it has stored the offset of the consumed records. Three things differ from Scala consumers in the
+same group. The member continues to read its remaining partitions during a rebalance. It reads the
+committed offsets after it has created the owner nodes. If another member still owns one of the new
+partitions, the rebalance is repeated as soon as that member has released the partition.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class Rebalancer:
 
     async def _release(self) -> None:
         """Store the offsets of the partitions to release, then remove their owner nodes. Raises
-        CoordError or ClientError, after which it may be called again."""
+        CoordError or ClientError; a later call then continues."""
         if self._leaving and self._options.auto_commit_enable:
             await self._offsets.write(self._leaving.values())
         gone = [*self._leaving, *self._uncertain]

@@ -1,7 +1,7 @@
 """Whether this member still owns its partitions, according to its ZooKeeper session.
 
-Without a recent answer of ZooKeeper, other members may own the partitions already, so streams get
-no records.
+If ZooKeeper has not answered for some time, other members may own the partitions already. The
+streams then return no records.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SessionValidity:
         return self._coord.session_id != 0 and self._coord.silence() < self._silence_max_s
 
     def find_out(self) -> None:
-        """Send a sync to ZooKeeper, unless one is under way. `on_certain` is called after the
+        """Send a sync to ZooKeeper, if none is under way, and call `on_certain` after the
         answer."""
         if self._asking is None and not self._closed:
             self._asking = self._tasks.start(self._ask(), "classic consumer session validity")

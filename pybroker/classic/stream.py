@@ -66,11 +66,12 @@ class Stream:
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records by partition, at most `max_records` in total, none if no record arrives
+        """Return records by partition, at most `max_records` in total; {} if no record arrives
         within `timeout_ms`. The records that earlier calls returned count as consumed from now on.
 
-        Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated, and
-        DamagedRecords or ResponseError for errors that are not retriable.
+        Raises RebalanceFailed while the member cannot get its partitions; GroupIsCoordinated if the
+        group's members use JoinGroup; DamagedRecords for a damaged batch; ResponseError for an
+        error code that is not retriable.
         """
         self._settle()
         deadline = Deadline(self._clock, timeout_ms)
@@ -94,8 +95,8 @@ class Stream:
                 pass
 
     async def getone(self) -> ConsumerRecord:
-        """Return the next record. Raises DeadlinePassed if no record arrives within
-        consumer.timeout.ms (-1: no limit), and the errors of `getmany`."""
+        """Wait for the next record and return it. Raises DeadlinePassed if none arrives within
+        consumer.timeout.ms (-1: no limit). Also raises the errors of `getmany`."""
         timeout_ms = _WAIT_MS if self._timeout_ms < 0 else self._timeout_ms
         while True:
             for records in (await self.getmany(timeout_ms, 1)).values():
@@ -130,8 +131,8 @@ class Stream:
         self._news.set()
 
     def fail(self, failure: PybrokerError | None) -> None:
-        """Make reads raise `failure` once the queued records are returned. With None, reads wait
-        for records again."""
+        """After the queued records are returned, let reads raise `failure`. If `failure` is None,
+        let reads wait for records again."""
         self._failure = failure
         self._news.set()
 

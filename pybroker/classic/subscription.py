@@ -30,9 +30,10 @@ class Subscription:
         return self.kind != STATIC
 
     def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
-        """Return the number of streams for each topic, where `topics` are all existing topics. A
-        subscription by name includes topics that do not exist yet; one by pattern excludes internal
-        topics if `exclude_internal`. Raises ConfigError for an invalid pattern."""
+        """Return the number of streams for each subscribed topic. `topics` are all existing
+        topics. A subscription by name also includes topics that do not exist yet. A subscription
+        by pattern excludes internal topics if `exclude_internal`. Raises ConfigError for an
+        invalid pattern."""
         if not self.is_pattern:
             return dict(self.counts)
         ((expression, count),) = self.counts.items()
@@ -63,8 +64,8 @@ def by_names(counts: Mapping[str, int]) -> Subscription:
 
 def by_pattern(kind: str, expression: str, count: int) -> Subscription:
     """Return a subscription by pattern with `count` streams. `kind` says whether matching topics
-    are read or excluded. `expression` is one regular expression for whole names, or several
-    separated by commas. Raises ConfigError."""
+    are read or excluded. `expression` is a regular expression for whole names; it may have several
+    patterns, separated by commas. Raises ConfigError."""
     if count < 1:
         raise ConfigError([f"the pattern subscription has {count} streams, expected 1 or more"])
     plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)

@@ -245,7 +245,7 @@ class Fetcher:
                     self.news.set()
             elif key not in self._told_leaderless:
                 self._told_leaderless.add(key)
-                log.warning("no leader partition=%s: the consumer waits until it has one", key)
+                log.warning("no leader partition=%s: the consumer waits for a leader", key)
         self._told_leaderless.intersection_update(found)
 
     # Fetching

@@ -33,10 +33,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """Call `ask` for each leader. Return partition -> result or error, in the order of
-    `partitions`. Errors are retried until the deadline; with `once` they are not retried. A
-    partition fails after leaderless.timeout.ms without a leader. A request that a broker may have
-    processed is retried only if `repeatable`."""
+    """Call `ask` for each leader, and return partition -> result or error, in order. Errors are
+    retried until the deadline; with `once` never. A request that a broker may have processed is
+    retried only if `repeatable`. A partition fails after leaderless.timeout.ms without a leader."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}

@@ -13,11 +13,12 @@ from pybroker.records.record_buffer import partition_of_key
 
 
 class Route:
-    """The partitions of one topic, with the queues that were used since the last `update`.
+    """The partitions of one topic. `queues` has the queues of those partitions that were used since
+    the last `update`.
 
-    Records without a key go to the queue `sticky`. After about `sticky_bytes`, `sticky` becomes the
-    queue of another partition. So batches are full and all partitions get equally many bytes
-    (KIP-480, KIP-794).
+    Records without a key go to the queue `sticky`. After about `sticky_bytes` bytes, the queue of
+    another partition becomes `sticky`. This fills the batches (KIP-480), and gives all partitions
+    equally many bytes (KIP-794).
     """
 
     __slots__ = (
@@ -42,8 +43,8 @@ class Route:
         self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
-        """Replace the metadata of the topic. `queues` becomes empty; the records in the queues stay
-        there."""
+        """Replace the metadata of the topic, and clear `queues`. The records in the cleared queues
+        are still sent."""
         self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [
@@ -74,8 +75,8 @@ class Route:
         return sticky
 
     def _next(self) -> int:
-        """Return a random partition number. Prefer partitions with a leader, and another partition
-        than the current one."""
+        """Return a random partition number: if possible, of a partition that has a leader and is
+        not the current one."""
         numbers = self._available
         if self.sticky is None:
             return numbers[self._rng.randrange(len(numbers))]

@@ -127,7 +127,7 @@ class Sender:
         return [problem for problem in problems if problem]
 
     async def close(self) -> int:
-        """Fail all undelivered records with Closed, and stop the tasks. Return the number of these
+        """Stop the tasks, and fail all undelivered records with Closed. Return the number of these
         records. Idempotent."""
         try:
             await self._tasks.close()
@@ -166,8 +166,8 @@ class Sender:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Sleep until `wake` is called or a batch is due, at most LOOK_AGAIN_S while a batch is
-        undelivered: no signal reports an expired deadline or a reachable broker."""
+        """Sleep until `wake` is called or a batch is due. While a batch is undelivered, sleep at
+        most LOOK_AGAIN_S, because nothing calls `wake` when a broker becomes reachable."""
         limit = None
         if self._accumulator.outstanding:
             due = self._accumulator.next_due(now)
@@ -210,7 +210,7 @@ class Sender:
                 queue.sequences = SequenceState()
 
     def _add_partitions(self) -> None:
-        """Start a task that adds the new partitions to the transaction, unless one runs."""
+        """Start a task that adds the pending partitions to the transaction, if none runs."""
         transactions = self._transactions
         if transactions is None or not transactions.pending or transactions.doomed:
             return
@@ -221,8 +221,8 @@ class Sender:
     # Sending
 
     async def _compress(self, now: float) -> None:
-        """Compress the batches that can be sent. Let other tasks run after COMPRESSED_AT_ONCE
-        bytes."""
+        """Compress the batches that can be sent. Each time COMPRESSED_AT_ONCE bytes are compressed,
+        let other tasks run."""
         if self._codec is Codec.NONE:
             return  # `_encode` copies the records
         used = 0
@@ -433,8 +433,8 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Do nothing while a batch with a sequence number waits or is in flight. Then, if a failed
-        batch has left a gap, begin the reset of the sequence numbers."""
+        """If no batch with a sequence number waits or is in flight, and a failed batch has left a
+        gap in the numbers, begin the reset of the sequence numbers."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()

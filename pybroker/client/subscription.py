@@ -1,8 +1,8 @@
 """The state of each assigned partition of a consumer, and its fetched records.
 
 Fetched batches are decoded in steps of a few milliseconds, so that other tasks can run in between.
-Only `take` and `take_columns` move the position: a call that is cancelled between two steps loses
-no record.
+The position moves past a record only when `take`, `pop` or `take_columns` returns the record. So a
+call that is cancelled between two steps loses no record.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work that may be done before other tasks must run. `left` is counted in bytes, not in
-    time, so that a call returns the same records on a fast and a slow machine."""
+    """The work that may be done before other tasks must run. `left` is the rest of this work, in
+    bytes. It is no time, so that a call returns the same records on a fast and a slow machine."""
 
     left: int = BYTES_PER_TURN
 
@@ -160,8 +160,9 @@ class PartitionReader:
         return len(self.ready) - self.ready_at
 
     def decode(self, count: int, turn: Turn, rules: Rules) -> bool:
-        """Decode fetched records until `count` are ready. Return False if `turn` has no work left
-        before that. At a damaged batch, set `problem`."""
+        """Decode fetched records until `count` are ready, or all are decoded. Return False if other
+        tasks must run before the next call, because `turn` has no work left. At a damaged batch,
+        set `problem`."""
         if self.columns is not None:
             self._decode_again()
         while self.ready_count < count and self.problem is None:
@@ -197,9 +198,9 @@ class PartitionReader:
         return record
 
     def decode_columns(self, bytes_max: int, turn: Turn, rules: Rules, *, headers: bool) -> bool:
-        """Decode whole fetched batches into `columns` until `columns` has `bytes_max` bytes.
-        `headers` adds a column with the headers. Return False if `turn` has no work left before
-        that. At a damaged batch, set `problem`."""
+        """Decode whole fetched batches into `columns` until `columns` has `bytes_max` bytes, or all
+        are decoded. `headers` adds a column with the headers. Return False if other tasks must run
+        before the next call, because `turn` has no work left. At a damaged batch, set `problem`."""
         if self.ready or (self.columns is not None and self.columns.has_headers != headers):
             self._decode_again()
         while self.problem is None:
@@ -225,7 +226,8 @@ class PartitionReader:
         return 0 if self.columns is None else self.columns.size + ROW_BYTES * self.columns.rows
 
     def take_columns(self) -> Columns | None:
-        """Return the decoded columns, and move the position behind them; None without rows."""
+        """Return the decoded columns, and move the position behind them. Return None if they have
+        no rows, or a batch is only partly decoded."""
         if self.columns is None or not self.columns.rows or self.inside_batch:
             return None
         self.counters.records += self.columns.rows
@@ -247,11 +249,12 @@ class PartitionReader:
 
     @property
     def is_decoded(self) -> bool:
-        """Whether decoded records or columns are not taken yet."""
+        """Whether there are decoded records or columns that have not been taken yet."""
         return self.ready_count > 0 or (self.columns is not None and self.columns.rows > 0)
 
     def _taken(self) -> None:
-        """Forget the decoded records if all are taken."""
+        """If all decoded records have been taken, empty the list of decoded records, and move the
+        position past the batches behind them that have no records for the application."""
         if self.is_decoded:
             return
         self.counters.records += self.ready_at
@@ -260,8 +263,9 @@ class PartitionReader:
             self._skip_to(*self.end)
 
     def _skip_to(self, offset: int, leader_epoch: int) -> None:
-        """Move the position to `offset`, past batches without records for the application. While
-        decoded records before these batches are not taken, only remember `offset`."""
+        """Move the position to `offset`, past batches without records for the application. If
+        decoded records before these batches have not been taken yet, only remember `offset` for
+        `_taken`."""
         if self.is_decoded:
             self.end = offset, leader_epoch
         else:
@@ -269,15 +273,16 @@ class PartitionReader:
             self.end = None
 
     def drop_decoded(self) -> None:
-        """Drop decoded records or columns that are not taken."""
+        """Drop the decoded records or columns that have not been taken yet."""
         self.counters.records += self.ready_at
         self.ready, self.ready_at = [], 0
         self.columns = self.decoding = self.end = None
         self.inside_batch = False
 
     def _decode_again(self) -> None:
-        """Drop what is decoded but not yet returned. The next call then decodes again from the
-        position on: to columns if it was decoded to records, and the reverse."""
+        """Drop the decoded records or columns that have not been taken yet. They are decoded again
+        from the position on, because the application now asks for columns instead of records, or
+        for records instead of columns."""
         first = self.ready[self.ready_at].offset if self.ready_count else -1
         is_lost = self.is_decoded and not (
             self.end is None and self.buffered and self.buffered[0].go_back(first)

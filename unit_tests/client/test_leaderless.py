@@ -119,7 +119,7 @@ async def test_a_consumer_warns_once_and_reads_on_when_the_leader_is_back(
             await broker.until(lambda: len(broker.requests(MetadataRequest)) > asked + 3)
             broker.without_leader = False
             assert await in_time(reading) == [b"a"]
-    assert warnings(caplog) == ["no leader partition=t-0: the consumer waits until it has one"]
+    assert warnings(caplog) == ["no leader partition=t-0: the consumer waits for a leader"]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -152,7 +152,7 @@ class Committer:
             deadline = Deadline(self._cluster.clock, limit_ms)
             await self._offsets.commit(offsets, deadline, automatic=True)
         except ClientError as error:
-            log.warning("last commit failed, records may be read twice reason=%s", error)
+            log.warning("final commit failed, records may be read twice reason=%s", error)
 
     async def settle(self) -> None:
         """Wait for commits in flight, at most as long as the time limit of the final commit. Call

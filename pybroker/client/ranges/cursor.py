@@ -101,7 +101,7 @@ class RangeCursor:
         if not 0 <= base < beyond <= committed_end:
             raise CorruptionError(
                 f"a batch has the offsets {base} to {beyond - 1}, expected ascending "
-                f"offsets from 0 to below the high watermark {committed_end}"
+                f"offsets at or above 0 and below the high watermark {committed_end}"
             )
         behind = bytes(rest[header.size :][:OFFSET_BYTES])
         if len(behind) == OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) < beyond:
@@ -111,8 +111,8 @@ class RangeCursor:
             )
         if base < self.position < beyond and self._follows_batch:
             raise CorruptionError(
-                f"a batch begins at offset {base}, expected {self.position} or above, "
-                "where the previous batch ends"
+                f"a batch begins at offset {base}, expected the end {self.position} of the "
+                "previous batch or above"
             )
 
     def _step(self, header: BatchHeader, is_aborted: bool) -> bool:

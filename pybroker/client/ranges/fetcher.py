@@ -281,8 +281,8 @@ class RangeFetcher:
         if NO_EPOCH < epoch < self._wanted.leader_epoch:
             # The broker may have lost the leadership before the range was created.
             raise _NothingYet(
-                f"the client's metadata has leader epoch {epoch}, expected "
-                f"{self._wanted.leader_epoch} or above, the leader epoch of the range"
+                f"the client's metadata has leader epoch {epoch}, which is below "
+                f"the leader epoch {self._wanted.leader_epoch} of the range"
             )
         self._settle(self._cursor.gaps, current.log_start)
         self._cursor.gaps = []

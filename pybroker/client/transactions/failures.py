@@ -58,8 +58,8 @@ class Failures:
         self, state: State, text: str, problem: ClientError | None = None, *, definite: bool = True
     ) -> DeadlinePassed:
         """Return the exception for an operation that took longer than max.block.ms. `problem` is
-        the last failure of a request. `definite` is true if certainly no coordinator has processed
-        a request."""
+        the last failure of a request. `definite` is false if the coordinator may have processed a
+        request."""
         last = f"; last: {problem}" if problem else ""
         to_do = {
             State.COMMITTING: "; the outcome is unknown: call commit_transaction again",

@@ -110,7 +110,8 @@ class TransactionManager:
 
     @property
     def doomed(self) -> bool:
-        """Whether no more batches of the transaction may be sent."""
+        """Whether the transaction has failed or is being aborted. The sender must then send no more
+        of its batches."""
         return self.state in (State.ABORTABLE, State.ABORTING, State.FAILED)
 
     def may_send(self, partition: TopicPartition) -> bool:
@@ -121,8 +122,8 @@ class TransactionManager:
         return False
 
     def batch_failed(self, error: BaseException | str, *, sent: bool) -> None:
-        """Record that a batch of the transaction has failed. `sent`: a copy may still arrive at the
-        broker, so the next transaction needs a new epoch."""
+        """Record that a batch of the transaction has failed. `sent`: a request with the batch may
+        still arrive at the broker, so the next transaction needs a new epoch."""
         self._needs_epoch |= sent
         if self.state not in (State.OPEN, State.COMMITTING):
             return
@@ -178,8 +179,8 @@ class TransactionManager:
 
     def check_open(self, call: str, number: int | None = None) -> int:
         """Return the number of the open transaction. Raises TransactionConflict if no transaction
-        is open, or if `number` is given and the open transaction has another number. Also raises
-        AbortableTransactionError, ProducerFenced, FatalTransactionError."""
+        is open, or if it does not have the given `number`; AbortableTransactionError,
+        ProducerFenced or FatalTransactionError if it has failed."""
         self._require(call, State.OPEN)
         if number is not None and number != self.number:
             raise TransactionConflict(f"{call}: the transaction ended before the call was finished")
@@ -206,8 +207,9 @@ class TransactionManager:
             raise
 
     async def commit(self, deliver: Wait, deadline: Deadline) -> None:
-        """Wait for `deliver`, which delivers all records, and commit. Raises TransactionError,
-        TransactionConflict; DeadlinePassed, after which the call may be repeated."""
+        """Wait for `deliver`, which delivers all records, and commit. Raises TransactionError if
+        the transaction has failed; TransactionConflict if no transaction is open; DeadlinePassed
+        after the deadline (the call may be repeated)."""
         if self.state is not State.COMMITTING:
             self._require("commit_transaction", State.OPEN)
             self._become(State.COMMITTING)
@@ -229,8 +231,9 @@ class TransactionManager:
 
     async def abort(self, drain: Wait, deadline: Deadline) -> None:
         """Fail all unsent records, wait with `drain` for the records in flight, and abort. Raises
-        ProducerFenced, FatalTransactionError, TransactionConflict; DeadlinePassed, after which the
-        call may be repeated."""
+        ProducerFenced or FatalTransactionError if the producer cannot be used any more;
+        TransactionConflict if there is no transaction to abort; DeadlinePassed after the deadline
+        (the call may be repeated)."""
         if self.state is not State.ABORTING:
             if self._commit_sent and self.state is State.COMMITTING:
                 raise TransactionConflict(
@@ -258,7 +261,8 @@ class TransactionManager:
 
     @property
     def must_abort(self) -> bool:
-        """Whether a transaction is open or has failed, and can be aborted."""
+        """Whether there is a transaction that can be aborted. If a commit request was sent and its
+        outcome is unknown, the transaction cannot be aborted."""
         unsure = self.state is State.COMMITTING and not self._commit_sent
         return unsure or self.state in (State.OPEN, State.ABORTABLE, State.ABORTING)
 
@@ -368,9 +372,10 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until it succeeds, and return the response's error code. Retry until
-        `deadline`, or if it is None until the transaction is doomed. Raises DeadlinePassed, and
-        TransactionError if an error has changed the state."""
+        """Send a request until it succeeds, and return the response's error code. Raises
+        DeadlinePassed after the deadline; without a deadline, the last error once the transaction
+        is `doomed`. Raises TransactionError if an error is not retried, after a change of the
+        state."""
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000

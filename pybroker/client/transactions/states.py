@@ -35,8 +35,8 @@ LEGAL_MOVES: Final[Mapping[State, frozenset[State]]] = {
 
 
 class Reaction(enum.IntEnum):
-    """The reaction to an error code. Of several codes in one response, the greatest reaction
-    counts."""
+    """The reaction to an error code. If a response has several codes, the greatest of their
+    reactions is taken."""
 
     DONE = 0
     """The request succeeded."""

@@ -142,7 +142,7 @@ def test_an_answer_must_not_begin_before_the_end_of_the_last_batch() -> None:
     assert cursor.accept(bytes(bent), [], 9) == []
     assert (
         cursor.damage
-        == "a batch begins at offset 3, expected 5 or above, where the previous batch ends"
+        == "a batch begins at offset 3, expected the end 5 of the previous batch or above"
     )
     assert cursor.position == 5
     cursor.skip_to(6)  # as retention lets one begin anywhere

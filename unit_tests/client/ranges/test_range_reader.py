@@ -230,7 +230,7 @@ def damaged(log: Partition, number: int, position: int, change: int = 1) -> None
         (11, "incomplete|checksum|batch header"),
         (8, "incomplete|length"),
         (7, "has the offsets 0 to 4, but the next batch begins at 4"),
-        (2, "expected ascending offsets from 0 to below the high watermark 15"),
+        (2, "expected ascending offsets at or above 0 and below the high watermark 15"),
     ],
 )
 async def test_a_batch_that_stays_damaged_ends_the_reading(position: int, text: str) -> None:
