@@ -141,7 +141,7 @@ class BrokerOptionTable:
     pybroker_log_levels: str = string("pybroker.log.levels", "", "The lowest level that is logged by certain loggers, in place of pybroker.log.level: LOGGER=LEVEL, separated by commas.")
     pybroker_log_file_bytes: int = long("pybroker.log.file.bytes", 104_857_600, "The maximum size of a log file, in bytes. A full file is renamed to NAME.1, and a new file begins.", minimum=4096)
     pybroker_log_files: int = integer("pybroker.log.files", 10, "How many renamed files (NAME.1, NAME.2, ...) of each log file are kept.", minimum=1, maximum=1000)
-    pybroker_log_config: str | None = string("pybroker.log.config", None, "A file in the format of Python's logging.config that configures all logging. If it is set, the other options pybroker.log.* have no effect.")
+    pybroker_log_config: str | None = string("pybroker.log.config", None, "A file in the format of Python's logging.config that configures all logging. If it is set, these options have no effect: pybroker.log.dir, pybroker.log.format, pybroker.log.level, pybroker.log.levels, pybroker.log.file.bytes and pybroker.log.files.")
 
     # Options of controller, replication and network, and options without effect.
     auto_leader_rebalance_enable: bool = boolean("auto.leader.rebalance.enable", True, "Whether the controller moves the leadership of partitions back to their preferred leaders by itself.")
