@@ -37,8 +37,9 @@ The entries use these terms:
   in sixteen, and counts it sixteen times.
 - **by** names the labels of a metric. The metric has a line for each value of its labels.
 
-Only the partition's leader shows the metrics ``kafka_topic_partition_...``, and only the
-controller shows the metrics of the whole cluster. So sums over all brokers are correct.
+Only the partition's leader shows the metrics ``kafka_topic_partition_...``. For metrics of the
+whole cluster the brokers that are not the controller show 0 or no line. So sums over all brokers
+are correct.
 
 The broker also shows the process metrics of Prometheus' Python client, such as
 ``process_cpu_seconds_total`` and ``process_resident_memory_bytes``. They are not listed below.

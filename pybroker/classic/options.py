@@ -54,12 +54,12 @@ class ClassicOptions:
         "client.id", "", "the client id that brokers log. If it is empty, the group id is used")
     zookeeper_session_timeout_ms: int = integer(
         "zookeeper.session.timeout.ms", 6_000,
-        "the timeout of the ZooKeeper session. After it the partitions of a dead member "
+        "the timeout of the ZooKeeper session. After this time the partitions of a dead member "
         "are assigned to others",
         minimum=1)
     zookeeper_connection_timeout_ms: int | None = integer(
         "zookeeper.connection.timeout.ms", None,
-        "how long the start waits for ZooKeeper. If it is not set, the session timeout "
+        "how long the start waits for ZooKeeper. If this option is not set, the session timeout "
         "is used", minimum=1)
     rebalance_max_retries: int = integer(
         "rebalance.max.retries", 4,
@@ -83,8 +83,8 @@ class ClassicOptions:
         choices=("zookeeper", "kafka"))
     dual_commit_enabled: bool | None = boolean(
         "dual.commit.enabled", None,
-        "with offsets.storage=kafka, whether offsets are also stored in ZooKeeper. If it "
-        "is not set, they are")
+        "with offsets.storage=kafka, whether offsets are also stored in ZooKeeper. If this "
+        "option is not set, they are also stored there")
     offsets_channel_socket_timeout_ms: int = integer(
         "offsets.channel.socket.timeout.ms", 10_000,
         "the time limit of a commit at the coordinator, including its retries", minimum=1)

@@ -51,9 +51,9 @@ class BrokerOptionTable:
     inter_broker_listener_name: str | None = string("inter.broker.listener.name", None, "The name of the listener to which other brokers connect. If the option is not set, the broker uses the name in security.inter.broker.protocol.")
     security_inter_broker_protocol: str = string("security.inter.broker.protocol", "PLAINTEXT", "The security protocol between brokers, which is also the name of their listener if inter.broker.listener.name is not set.", choices=PROTOCOLS)
 
-    zookeeper_connect: str | None = string("zookeeper.connect", None, "The ZooKeeper ensemble, HOST:PORT,HOST:PORT/chroot; if it is not set, the broker starts its own embedded ZooKeeper.")
+    zookeeper_connect: str | None = string("zookeeper.connect", None, "The ZooKeeper ensemble, HOST:PORT,HOST:PORT/chroot. If this option is not set, the broker starts its own embedded ZooKeeper.")
     zookeeper_session_timeout_ms: int = integer("zookeeper.session.timeout.ms", 18_000, "The timeout of the broker's ZooKeeper session. After this time without a heartbeat from the broker, ZooKeeper removes the broker's registration.", minimum=1)
-    zookeeper_connection_timeout_ms: int | None = integer("zookeeper.connection.timeout.ms", None, "How long the start of the broker waits for an answer of ZooKeeper. If the option is not set, it waits as long as zookeeper.session.timeout.ms.", minimum=1)
+    zookeeper_connection_timeout_ms: int | None = integer("zookeeper.connection.timeout.ms", None, "How long the start of the broker waits for an answer of ZooKeeper. If this option is not set, the start waits for zookeeper.session.timeout.ms.", minimum=1)
 
     log_dir: str = string("log.dir", "/tmp/kafka-logs", "The directory of the partitions' logs, if log.dirs is not set.")
     log_dirs: str | None = string("log.dirs", None, "The directories of the partitions' logs, separated by commas.")
@@ -67,12 +67,12 @@ class BrokerOptionTable:
     compression_type: str = string("compression.type", "producer", "The compression codec in which batches are stored; producer means that each batch keeps the producer's codec.", choices=COMPRESSION_TYPES, update=_CLUSTER)
 
     log_segment_bytes: int = integer("log.segment.bytes", 1 << 30, "The size, in bytes, at which a segment is closed and the log begins a new one.", minimum=14, update=_CLUSTER)
-    log_roll_ms: int | None = long("log.roll.ms", None, "The age at which a segment is closed and the log begins a new one. If it is not set, log.roll.hours applies.", minimum=1, update=_CLUSTER)
+    log_roll_ms: int | None = long("log.roll.ms", None, "The age at which a segment is closed and the log begins a new one. If this option is not set, log.roll.hours applies.", minimum=1, update=_CLUSTER)
     log_roll_hours: int = integer("log.roll.hours", 168, "The age at which a segment is closed and the log begins a new one.", minimum=1)
     log_roll_jitter_ms: int | None = long("log.roll.jitter.ms", None, "Each segment is closed earlier than at its maximum age, by a random time of up to this value. This keeps many logs from beginning new segments at the same time. If the option is not set, log.roll.jitter.hours applies.", minimum=0, update=_CLUSTER)
     log_roll_jitter_hours: int = integer("log.roll.jitter.hours", 0, "Each segment is closed earlier than at its maximum age, by a random time of up to this value. This keeps many logs from beginning new segments at the same time.", minimum=0)
-    log_retention_ms: int | None = long("log.retention.ms", None, "The age at which a segment is deleted; -1 means never. If it is not set, log.retention.minutes applies.", update=_CLUSTER)
-    log_retention_minutes: int | None = integer("log.retention.minutes", None, "The age at which a segment is deleted; -1 means never. If it is not set, log.retention.hours applies.")
+    log_retention_ms: int | None = long("log.retention.ms", None, "The age at which a segment is deleted; -1 means never. If this option is not set, log.retention.minutes applies.", update=_CLUSTER)
+    log_retention_minutes: int | None = integer("log.retention.minutes", None, "The age at which a segment is deleted; -1 means never. If this option is not set, log.retention.hours applies.")
     log_retention_hours: int = integer("log.retention.hours", 168, "The age at which a segment is deleted; -1 means never.")
     log_retention_bytes: int = long("log.retention.bytes", -1, "The maximum size, in bytes, of a partition's log. Above it the oldest segments are deleted; -1 means no limit.", update=_CLUSTER)
     log_retention_check_interval_ms: int = long("log.retention.check.interval.ms", 300_000, "How often the broker looks for segments that retention has to delete.", minimum=1)
@@ -135,13 +135,13 @@ class BrokerOptionTable:
     pybroker_zookeeper_loss: str = string("pybroker.zookeeper.loss", "serve", "Which requests a leader answers while its broker cannot reach ZooKeeper. With serve the leader answers fetches, and produce requests with acks=all. This loses no acknowledged record. With fence the leader answers no request.", choices=("serve", "fence"))
     pybroker_embedded_zookeeper_port: int = integer("pybroker.embedded.zookeeper.port", 2181, "The port of the embedded ZooKeeper on 127.0.0.1. With 0 the server uses the port of its last start, or any free port if that port is in use. If the configuration does not name the option and the default port is in use, the server chooses a port as with 0. The broker logs the port.", minimum=0, maximum=65_535)
     pybroker_http_listener: str = string("pybroker.http.listener", "127.0.0.1:8090", "The address of the HTTP pages (health, readiness, metrics, configuration), HOST:PORT; empty disables them.")
-    pybroker_log_dir: str | None = string("pybroker.log.dir", None, "The directory of server.log, controller.log and state-change.log. If it is not set, the broker logs to standard output only, without the INFO lines of single partitions.")
+    pybroker_log_dir: str | None = string("pybroker.log.dir", None, "The directory of server.log, controller.log and state-change.log. If this option is not set, the broker logs to standard output only, without the INFO lines about single partitions.")
     pybroker_log_format: str = string("pybroker.log.format", "text", "The format of log lines: text as in Kafka, or one JSON object per line.", choices=("text", "json"))
     pybroker_log_level: str = string("pybroker.log.level", "INFO", "The lowest level that is logged.", choices=("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"))
     pybroker_log_levels: str = string("pybroker.log.levels", "", "The lowest level that is logged by certain loggers, in place of pybroker.log.level: LOGGER=LEVEL, separated by commas.")
     pybroker_log_file_bytes: int = long("pybroker.log.file.bytes", 104_857_600, "The maximum size of a log file, in bytes. A full file is renamed to NAME.1, and a new file begins.", minimum=4096)
     pybroker_log_files: int = integer("pybroker.log.files", 10, "How many renamed files (NAME.1, NAME.2, ...) of each log file are kept.", minimum=1, maximum=1000)
-    pybroker_log_config: str | None = string("pybroker.log.config", None, "A file in the format of Python's logging.config that configures all logging. If it is set, these options have no effect: pybroker.log.dir, pybroker.log.format, pybroker.log.level, pybroker.log.levels, pybroker.log.file.bytes and pybroker.log.files.")
+    pybroker_log_config: str | None = string("pybroker.log.config", None, "A file in the format of Python's logging.config that configures all logging. If this option is set, these options have no effect: pybroker.log.dir, pybroker.log.format, pybroker.log.level, pybroker.log.levels, pybroker.log.file.bytes and pybroker.log.files.")
 
     # Options of controller, replication and network, and options without effect.
     auto_leader_rebalance_enable: bool = boolean("auto.leader.rebalance.enable", True, "Whether the controller moves the leadership of partitions back to their preferred leaders by itself.")

@@ -109,7 +109,10 @@ REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
         _is_true,
         "this broker cannot use TLS to ZooKeeper; remove the option",
     ),
-    "process.roles": (_is_set, "this is an option of KRaft, this broker uses ZooKeeper; remove it"),
+    "process.roles": (
+        _is_set,
+        "this is an option of KRaft, but this broker uses ZooKeeper; remove the option",
+    ),
     "node.id": (_is_set, "this is an option of KRaft; set broker.id instead"),
     "port": (_is_set, "removed from Kafka; use listeners=PLAINTEXT://HOST:PORT"),
     "host.name": (_is_set, "removed from Kafka; use listeners=PLAINTEXT://HOST:PORT"),
