@@ -53,10 +53,10 @@ class Cluster:
 
     `config` holds options of every broker, which override the test defaults. `zookeeper`
     (HOST:PORT/chroot) replaces the cluster's own ZooKeeper. Files go to the directory `data`, which
-    is never removed; without `data` they go to a temporary directory, removed unless a test failed.
-    `proxied` puts a proxy on each connection between brokers, ZooKeeper and clients; `cut` needs
-    this. `places` has, by broker id, a network namespace or user in which to run the broker.
-    `environment` holds environment variables of the brokers.
+    is never removed. Without `data` they go to a temporary directory, which is removed if no test
+    failed. `proxied` puts a proxy on each connection between brokers, ZooKeeper and clients; `cut`
+    needs these proxies. `places` maps a broker id to the network namespace or user in which the
+    broker runs. `environment` holds environment variables of the brokers.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Cluster:
     def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
         """Start a broker again, with `config` added to its options. A running broker gets SIGTERM
         first. Return when the broker serves and the other brokers have it in their metadata. Raises
-        ClusterError if its process ends instead."""
+        ClusterError if the new process of the broker ends before that."""
         process = self._broker(broker)
         if process.is_running:
             self.terminate(broker)
@@ -317,8 +317,8 @@ class Cluster:
         self, topic: str | None = None, *, seconds: float = WAIT_SECONDS_MAX
     ) -> None:
         """Wait until all partitions of the topic (None: of all topics) have a leader and all
-        replicas in the ISR, in ZooKeeper and in every reachable broker's metadata. Raises
-        ClusterError after `seconds`."""
+        replicas in the ISR. This must hold in ZooKeeper, and in the metadata of every reachable
+        broker. Raises ClusterError after `seconds`."""
         self._loop.run(self._waits.in_sync(topic, seconds))
 
     def controller(

@@ -163,9 +163,10 @@ def _in_different_epochs(history: History, partition: TopicPartition, offsets: l
 def producer_order(history: History) -> Iterator[Violation]:
     """Check that the records of a producer are stored in the order in which the producer sent them.
 
-    For an idempotent producer all stored records are checked. For a producer with one request in
-    flight only acknowledged records are checked, because a record reported as failed may still be
-    stored later."""
+    For an idempotent producer all stored records are checked. For a producer without idempotence,
+    but with one request in flight, only acknowledged records are checked: a record reported as
+    failed may still be stored later.
+    """
     for partition, places in offsets_of_values(history).items():
         by_producer: dict[tuple[str, int], list[tuple[int, int, Send]]] = defaultdict(list)
         for value, offsets in places.items():

@@ -77,8 +77,8 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition with the name of its era from `begin` to `end`. None means that this
-        time is not within one era."""
+        """Return the partition under the name of the era that contains the time from `begin` to
+        `end`. Return None if no era contains all of this time."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]

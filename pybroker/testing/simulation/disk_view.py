@@ -154,8 +154,9 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {length}")
 
     def put(self, node: FileNode, path: str, operation: str, position: int, data: bytes) -> None:
-        """Write `data` at the byte `position` of a file. Raises OSError before any byte is written,
-        or ProcessKilled after `CrashPoint.after_bytes`."""
+        """Write `data` at the byte `position` of a file. Raises OSError, with nothing written, if a
+        fault is set for the operation or if the disk is full. Raises ProcessKilled at a crash
+        point, with only the first `CrashPoint.after_bytes` bytes written."""
         disk = self._disk
         if disk.faults.is_any:
             point = disk.faults.death(operation, path)

@@ -116,8 +116,8 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield a restart of a follower that has just caught up, perhaps with an empty disk, while the
-    leader waits for ZooKeeper's answer to the ISR change."""
+    """Yield a restart of a follower that has just caught up, while the leader waits for ZooKeeper's
+    answer to the ISR change. The follower may restart with an empty disk."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)

@@ -1,7 +1,8 @@
 """The invariants of a simulated cluster's replicas, checked at every moment of a run.
 
-A replica is doubted, and does not count, after its broker's disk may have lost data. It counts
-again when it has left the ISR and rejoined it."""
+When a broker's disk may have lost data, all its replicas are doubted: they do not count in the
+checks. A doubted replica counts again when it has left the ISR and rejoined it.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ class Invariants:
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Ignore all replicas of the broker, whose disk may have lost data, until they have left
-        the ISR and rejoined it."""
+        """Let no replica of the broker count in the checks, because its disk may have lost data. A
+        replica counts again when it has left the ISR and rejoined it."""
         self._record.history.keyed.doubted.add(broker)
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
@@ -111,10 +112,10 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each replica that has left the ISR and rejoined it. It must have been
-        outside the ISR while its broker ran: `running` has the replicas on running brokers.
-        Otherwise the leader may have added the replica back because of fetch requests that the
-        broker had sent before it stopped."""
+        """End the doubt about each replica that was outside the ISR while its broker ran, and that
+        has rejoined the ISR. `running` has the replicas on running brokers. A replica that was
+        outside the ISR only while its broker was down stays doubted: the leader may have added it
+        back because of fetch requests that the broker had sent before it stopped."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:

@@ -484,8 +484,8 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader six times in each session timeout, and break a connection that is
-        silent for too long. `is_fresh` is True for a new connection."""
+        """Sync with the leader six times in each session timeout. Break the connection instead if
+        ZooKeeper is silent for too long, but not if the connection is new (`is_fresh`)."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

@@ -60,7 +60,7 @@ class DescribeConfigsSynonym(Message):
 
     name: str = string("The name of the option at this source.")
     value: str | None = string("The value at this source.", nullable_since=0, default=None)
-    source: int = int8("The source, with the numbers of config_source.")
+    source: int = int8("The source; its numbers are those of config_source.")
 
 
 @message

@@ -152,7 +152,7 @@ class ListTransactionsRequest(Message):
         "The producer ids of the transactions to list; empty for all producers."
     )
     duration_filter: int = int64(
-        "List only transactions that have lasted longer than this time in ms; below 0 all.",
+        "List only transactions that have lasted longer than this time in ms; negative: all.",
         since=1,
         default=-1,
     )
