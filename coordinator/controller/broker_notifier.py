@@ -1,5 +1,5 @@
 """The controller's requests to the brokers. While the controller handles one event (a round), the
-notifier collects the changes. At the end of the round it queues them for a sender of each live
+notifier collects the changes. At the end of the round it queues them for the sender of each live
 broker."""
 
 from __future__ import annotations

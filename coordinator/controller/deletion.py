@@ -92,8 +92,8 @@ class Deletion:
 
 async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: uuid.UUID) -> bool:
     """Remove all nodes of the topic, its configuration and the deletion request. Return False if
-    some remain: call again later. Raises ControllerMoved; CoordError when the outcome is
-    unknown."""
+    some of them remain; the caller then has to call again. Raises ControllerMoved; CoordError if
+    the outcome is unknown."""
     roots = [paths.losses(name), paths.suspects(name)]
     last = [*roots, paths.delete_topic(name), paths.topic_id(topic_id)]
     await coord.sync(paths.topic(name))

@@ -101,10 +101,12 @@ class ControllerInitializer:
         await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
-        """Return name -> topic, for all topics whose topic id is stored. Older tools of Kafka write
-        topic nodes without a topic id. First store an id in each such node: the topic's id in the
-        context, or a new id if the context does not have the topic. The result lacks topics whose
-        id could not be stored."""
+        """Return name -> topic, without the topics whose topic id could not be stored.
+
+        Older tools of Kafka write topic nodes without a topic id. The call stores an id in each
+        such node: the topic's id in the context, or a new id if the context does not have the
+        topic.
+        """
         identified: dict[str, TopicDescription] = {}
         writes: dict[str, Write] = {}
         stored = {*await self._coord.children(paths.TOPIC_IDS)}

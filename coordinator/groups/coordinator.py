@@ -304,7 +304,7 @@ class GroupCoordinator:
             failed = [code for code in answers.values() if code is not ErrorCode.NONE]
             if failed:
                 raise BrokerError(
-                    failed[0], f"not all offsets of group {group_id} could be deleted; try again"
+                    failed[0], f"some offsets of group {group_id} could not be deleted; try again"
                 )
             end = self._append_tombstone(group_id)
         except BaseException:
@@ -338,7 +338,8 @@ class GroupCoordinator:
             self._waiting.pop(ticket, None)
 
     def _carry_out(self, group: Group, effects: Effects) -> None:
-        """Store records, log, answer requests, notify the mirror, and set the timer."""
+        """Carry out the effects of a decision: store records, write lines to the broker's log,
+        answer requests, tell the mirror of changed members, and set the timer."""
         while effects.stores:
             self._store(group, effects.stores.pop(0), effects)
         for note in effects.notes:

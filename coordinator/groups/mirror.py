@@ -307,8 +307,8 @@ class GroupMirror:
             return None
 
     async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
-        """Return the changes of the owner nodes. The node of an owner that is not a member is
-        deleted."""
+        """Return the changes of the owner nodes. If the owner in a node is not a member, the node
+        is deleted."""
         shown = await self._owners(group_id)
         wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
         members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}

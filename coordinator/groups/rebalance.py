@@ -144,8 +144,8 @@ def dismiss(
 
 
 def continue_without(group: Group, effects: Effects, why: str) -> None:
-    """After the removal of a member, begin a rebalance, or complete the one under way if all
-    remaining members have joined. `why` is for the log."""
+    """After the removal of a member, begin a rebalance. If a rebalance already waits for joins,
+    complete it if all remaining members have joined. `why` is for the log."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):

@@ -1,8 +1,8 @@
 """The removal of committed offsets that have expired, or whose topic is deleted.
 
-The coordinator gets a topic's deletion from the controller. A missed deletion is found by the
-regular search in ZooKeeper. A search never removes an offset that is committed meanwhile, because
-the commit may be for a recreated topic, or from a consumer that has returned.
+The controller tells the coordinator of a deleted topic. If the coordinator misses this, its regular
+search in ZooKeeper finds that the topic is gone. A search never removes an offset that is committed
+meanwhile, because the commit may be for a recreated topic, or from a consumer that has returned.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def expired(
     """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211).
 
     - An offset of an empty group expires when the retention time has passed since the group became
-      empty. If that time is unknown, the commit time counts.
+      empty. If it is unknown when that was, the retention time counts from the commit.
     - In a group with members, an offset expires when the retention time has passed since the
       commit, but only if no member is subscribed to the topic. If the subscriptions are unknown, no
       offset expires.

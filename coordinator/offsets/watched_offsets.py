@@ -20,8 +20,8 @@ WATCHES_MAX: Final = 100_000
 
 
 class _Group:
-    """The known nodes of one group: path -> value, None while the node is being read. A node's
-    watch removes the entry."""
+    """The known nodes of one group: path -> value, None while the node is being read. When a node
+    changes, its watch removes the entry."""
 
     __slots__ = ("children", "is_changed", "offsets", "positions")
 

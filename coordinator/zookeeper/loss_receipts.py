@@ -122,7 +122,7 @@ class LossReceipts:
             numbers = [n for n, each in enumerate(receipts) if each.leader_epoch == leader_epoch]
             if not numbers:
                 raise NoNode(
-                    f"{path}: no unclean election has a loss receipt in leader epoch {leader_epoch}"
+                    f"the node {path} has no loss receipt of leader epoch {leader_epoch}"
                 )
             number = numbers[-1]
             given_up = _with(receipts[number].given_up, loss)

@@ -312,8 +312,8 @@ def offset(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_details(group_id: str) -> str:
-    """Return the path of the parent node for the details of the group's offsets. It exists if a
-    coordinator has stored offsets of the group."""
+    """Return the path of the parent node for the details of the group's offsets. The node exists if
+    a coordinator has stored offsets of the group."""
     return f"{COMMITTED}/{encode_name(group_id)}"
 
 

@@ -43,8 +43,9 @@ async def stored_id(coord: Coord, name: str) -> uuid.UUID:
 async def multi(
     coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
 ) -> list[OpResult]:
-    """Apply `ops`, all or none, if the topic exists (None: without this condition), and return
-    their results. `send` sends the operations; by default they form a separate multi.
+    """Apply `ops`, all or none, if the topic still exists, and return their results. If `topic` is
+    None, apply them without this condition. `send` sends the operations; by default they form a
+    separate multi.
 
     Raises MultiFailed, whose index counts `ops` from 0 and is negative if the topic is deleted;
     CoordError. After ConnectionLoss `ops` may have been applied, but never to a recreated topic.
