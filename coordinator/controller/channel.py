@@ -1,8 +1,8 @@
 """The controller's requests to one broker: the pending work, and the task that sends the requests.
 
-`PendingWork` does no I/O: newer facts replace older unsent facts, and commands come in an order
-that brokers can apply. `BrokerSender` owns the task, which retries until the broker's registration
-ends.
+`PendingWork` does no I/O. In it newer facts replace older unsent facts, and the commands come in an
+order that brokers can apply. `BrokerSender` owns the task, which repeats failed requests until the
+broker's registration ends.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class PendingWork:
     4. UpdateMetadata with all other partitions
 
     So a broker knows a leader's endpoints before it follows the leader, and leads a partition
-    before clients see it as the leader. Until `complete`, `take` returns only commands of the first
-    two kinds.
+    before clients see it as the leader. Until `complete` is called, `take` returns only commands of
+    the first two kinds.
 
     With Extent.ALL a broker drops every replica or partition that the request does not name.
     LeaderAndIsr does not name a replica that the broker has stopped but not deleted. So once there

@@ -39,9 +39,9 @@ class Deletions:
         return self._services.context
 
     async def look(self) -> None:
-        """Read the deletion requests, begin new deletions, and finish those whose replicas have all
-        confirmed. Requests for unknown topics are removed. With delete.topic.enable=false, all
-        requests are removed and no deletion begins."""
+        """Read the deletion requests, begin new deletions, and finish each deletion that all
+        replicas have confirmed. Requests for unknown topics are removed. With
+        delete.topic.enable=false, all requests are removed and no deletion begins."""
         requested = await read_deletion_requests(self._services.coord, self._watch)
         if not self._services.settings.delete_topic_enable:
             await self._drop_requests(requested)
@@ -83,8 +83,8 @@ class Deletions:
             self._stop_replicas(name, self._context.brokers)
 
     def stop_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Queue the StopReplica requests of all deletions under way for these brokers, because the
-        brokers have just started."""
+        """For these brokers, which have just started, queue the StopReplica requests of all
+        deletions under way."""
         for name in self._context.deletions:
             self._stop_replicas(name, broker_ids)
 

@@ -84,8 +84,8 @@ async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
 
 
 async def resign(coord: Coord, won: Won) -> None:
-    """Remove this broker's /controller node, never that of the next controller. If the connection
-    is lost, the end of the session removes the node."""
+    """Remove this broker's /controller node, but never the node of the next controller. If the
+    connection is lost, the end of the session removes the node."""
     try:
         await coord.multi(
             [CheckOp(paths.CONTROLLER_EPOCH, won.epoch_version), DeleteOp(paths.CONTROLLER)]

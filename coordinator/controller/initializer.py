@@ -74,8 +74,8 @@ class ControllerInitializer:
         return deletions, left_out
 
     async def add_topics(self, names: Iterable[str]) -> set[str]:
-        """Read topics that are new to the context. Return those to read again, because their topic
-        id could not be stored."""
+        """Read topics that are new to the context. Return the topics to read again, because their
+        topic id could not be stored."""
         nodes, damaged = await read_topics(self._coord, names, self._watches.topic)
         identified = await self.identify(nodes.values())
         left_out = nodes.keys() - identified.keys()

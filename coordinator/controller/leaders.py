@@ -31,7 +31,7 @@ def offline(
     The choice is the first of these, and among equals the first in the assignment:
 
     - a live member of the ISR whose broker has not restarted since it was last in sync;
-    - a live member of the ISR whose broker has restarted (`stale`), as the only member of the new ISR;
+    - a live member of the ISR whose broker has restarted (`stale`); it alone becomes the new ISR;
     - a live eligible replica, which still has all committed records (KIP-966);
     - with `unclean`, any live replica.
     """

@@ -1,7 +1,8 @@
 """Partition expansion: any broker may add partitions to a topic by writing the topic's node.
 
-The write is conditional on the version of the node: if two brokers expand a topic at the same time,
-the second plans again. The controller elects leaders for the new partitions when the node changes.
+The write is conditional on the version of the node. If two brokers expand a topic at the same time,
+the second write is refused, and its broker plans again. The controller elects leaders for the new
+partitions when the node changes.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ async def expand_topic(
     """Add partitions until the topic has `count`, and return `count`. With `validate_only` nothing
     is written. The other arguments are those of `plan_expansion`.
 
-    Raises the errors of `plan_expansion`; BrokerError UNKNOWN_TOPIC_OR_PARTITION, or
-    INVALID_TOPIC_EXCEPTION for a topic that is being deleted; CoordError.
+    Raises the errors of `plan_expansion`; BrokerError UNKNOWN_TOPIC_OR_PARTITION if there is no
+    such topic; BrokerError INVALID_TOPIC_EXCEPTION if the topic is being deleted; CoordError.
     """
     wanted: TopicAssignment | None = None
     for attempt in range(ATTEMPTS_MAX):

@@ -51,8 +51,8 @@ _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition 
 
 
 def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | None:
-    """Return the state with the preferred replica as the leader; None if it leads already or must
-    not lead."""
+    """Return the state with the preferred replica as the leader. Return None if that replica leads
+    already or must not lead."""
     state = partition.state
     first = partition.replicas[0]
     if state is None or state.leader == first or first in now.yielding:

@@ -38,8 +38,8 @@ class ReceiptBook:
         self._clock = clock
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
-        """Return partition -> the operation that writes its loss receipt. `writes` has only
-        unclean elections. The operation belongs in the multi that stores the election. Raises
+        """Return partition -> the operation that writes the partition's loss receipt. The caller
+        adds it to the multi that stores the election. `writes` has only unclean elections. Raises
         CoordError."""
         if not writes:
             return {}

@@ -77,8 +77,8 @@ class Suspects:
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
-        """Elect leaders for the orphaned partitions among `keys` whose replicas have all reported.
-        Raises ControllerMoved, CoordError."""
+        """Elect leaders for those of the partitions `keys` that are orphaned and have a log end
+        report from each replica. Raises ControllerMoved, CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:

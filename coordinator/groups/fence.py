@@ -1,8 +1,8 @@
 """The fence of a coordinator: the node /pybroker/coordinators/<partition>.
 
-The new coordinator of a partition writes this node in one multi with a check that its broker is the
-leader. Every write of a coordinator checks the node's version. So ZooKeeper refuses the writes of
-earlier coordinators.
+The new coordinator of a partition writes this node in one multi with a check that the coordinator's
+broker is the leader. Every write of a coordinator checks the node's version. So ZooKeeper refuses
+the writes of earlier coordinators.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FenceOwner:
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     """Write the fence node for `owner`, and return its new version. Return None if another client
-    changed a node during the call: the caller has to try again.
+    changed a node during the call; then the caller has to try again.
 
     Raises Superseded if another broker leads the partition; BrokerError if the stored leader epoch
     is not that of `owner`; MalformedNode; CoordError. After ConnectionLoss, call again: the write

@@ -48,8 +48,8 @@ def commit(
 
 
 def commit_without_group(generation: int) -> ErrorCode:
-    """Return the error code for an OffsetCommit to an unknown group: NONE without a generation
-    (-1), else ILLEGAL_GENERATION."""
+    """Return the error code for an OffsetCommit to an unknown group: NONE if the request has no
+    generation (-1), otherwise ILLEGAL_GENERATION."""
     return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
 

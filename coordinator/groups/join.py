@@ -28,8 +28,8 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
-    """Return the error of the session timeout or the assignors in the request; NONE if they are
-    valid."""
+    """Return the error code if the session timeout or the assignors of the request are not valid,
+    otherwise NONE."""
     timeouts = range(config.group_min_session_timeout_ms, config.group_max_session_timeout_ms + 1)
     if call.session_timeout_ms not in timeouts:
         return ErrorCode.INVALID_SESSION_TIMEOUT

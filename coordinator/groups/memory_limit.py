@@ -26,8 +26,8 @@ measurement visits every member."""
 
 class MemoryLimit:
     """A limit of `bytes_max` for the memory of all objects of one kind. `what` names the kind in
-    errors. `measure` returns the bytes in use; the last measurement plus all later reservations
-    must not exceed the limit."""
+    error messages. `measure` returns the bytes in use. The last measurement plus all later
+    reservations must not exceed the limit."""
 
     def __init__(
         self,

@@ -44,8 +44,8 @@ class GroupShards(Protocol):
 
 class GroupService:
     """The groups of one broker. `partition_of` returns the `__consumer_offsets` partition of a
-    group id. It raises BrokerError COORDINATOR_NOT_AVAILABLE while the number of partitions is
-    unknown."""
+    group id. While the number of partitions is unknown, `partition_of` raises BrokerError
+    COORDINATOR_NOT_AVAILABLE."""
 
     def __init__(self, shards: GroupShards, partition_of: Callable[[str], int]) -> None:
         self._shards = shards

@@ -115,9 +115,10 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Find the offset records of transactions that the applied marker covers, and forget them.
-        The offsets of these transactions were written to nodes, which later commits may have
-        changed or deleted. Raises BrokerError, CoordError, MalformedNode."""
+        """Forget the offset records of all transactions that the applied marker covers, and keep
+        their keys in `_outdated`. The offsets of these transactions were written to nodes, and
+        later commits may have changed or deleted the nodes. Raises BrokerError, CoordError,
+        MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:

@@ -1,8 +1,9 @@
 """The writes of committed transactions' offsets to ZooKeeper (`offsets.storage=zookeeper`).
 
 A transaction may need several multis, so a reader of ZooKeeper may see only a part of its offsets.
-The applied marker is written after all of them (`applied_marker.py`); until then the partitions are
-undecided. Transactions are written in the order of their markers.
+The applied marker (`applied_marker.py`) is written when all offsets of the transaction are in
+ZooKeeper. Before that, `OffsetStore.undecided` still names their partitions. Transactions are
+written in the order of their markers.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class TransactionWrites:
 
     async def _write_all(self, offsets: Offsets) -> Offsets:
         """Write the offsets until each is stored or refused, or the shard has ended. Return the
-        refused ones."""
+        refused offsets."""
         rest = dict(offsets)
         refused: dict[OffsetKey, CommittedOffset | None] = {}
 

@@ -110,8 +110,8 @@ class ZookeeperOffsets:
 
     async def loaded(self) -> None:
         """Wait until every in-sync replica follows this broker, so that no earlier coordinator has
-        a valid leader lease. Then write the offset records of the log that are newer than the nodes
-        to the nodes. Raises BrokerError, CoordError, MalformedNode."""
+        a valid leader lease. Then write to the nodes those offset records of the log that are newer
+        than the nodes. Raises BrokerError, CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()

@@ -4,7 +4,7 @@ requests to its coordinator until it ends.
     LOADING -> SERVING          the log is replayed and committed, and this broker owns the fence
     LOADING, SERVING -> ENDED   another broker leads, the partition is deleted, `resign`, or stop
 
-Only shards of groups have a fence: a ZooKeeper node that the broker writes to become its owner
+Only shards of groups have a fence, a ZooKeeper node. The broker that writes the node owns the fence
 (`groups/fence.py`).
 """
 

@@ -132,7 +132,7 @@ class Coordinator(Protocol):
         be committed yet."""
 
     async def loaded(self) -> None:
-        """Finish loading and start timers, after the log is replayed. Requests get
+        """Finish loading and start timers. The whole log has been replayed already. Requests get
         COORDINATOR_LOAD_IN_PROGRESS until this call returns. After CoordError or BrokerError, the
         runtime calls it again."""
 

@@ -134,8 +134,8 @@ class Shards(Generic[C]):
     # for requests
 
     def shard_for(self, partition: int) -> C:
-        """Return the coordinator of the partition. Raises BrokerError: NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS, or COORDINATOR_NOT_AVAILABLE while the broker stops."""
+        """Return the coordinator of the partition. Raises BrokerError: NOT_COORDINATOR;
+        COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE if the broker is stopping."""
         shard = self._shards.get(partition)
         if shard is not None and shard.phase is Phase.SERVING and not self._is_fenced():
             return shard.coordinator

@@ -111,8 +111,8 @@ class MarkerSender:
 
     @property
     def waiting(self) -> int:
-        """The number of markers that are not being sent yet: they wait for the broker's current
-        request, for a leader, or for the next attempt."""
+        """The number of markers that are not being sent yet: they wait for a leader, for the next
+        attempt, or for the end of the current request to the leader's broker."""
         works = [self._again, self._missing, *(queue.work for queue in self._queues.values())]
         return sum(len(partitions) for work in works for partitions in work.values())
 

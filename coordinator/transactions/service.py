@@ -30,10 +30,12 @@ class TransactionShards(Protocol):
 
 
 class TransactionService:
-    """The transactional ids of one broker. `partition_of` returns the `__transaction_state`
-    partition of a transactional id. It raises BrokerError COORDINATOR_NOT_AVAILABLE while the
-    number of partitions is unknown. All methods with a transactional id raise BrokerError with the
-    code for the client."""
+    """The transactional ids of one broker. All methods with a transactional id raise BrokerError
+    with the code for the client.
+
+    `partition_of` returns the `__transaction_state` partition of a transactional id. While the
+    number of partitions is unknown, `partition_of` raises BrokerError COORDINATOR_NOT_AVAILABLE.
+    """
 
     def __init__(self, shards: TransactionShards, partition_of: Callable[[str], int]) -> None:
         self._shards = shards

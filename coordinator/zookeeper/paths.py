@@ -82,8 +82,8 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 class ConfigEntity(NamedTuple):
-    """The entity of a configuration: (entity type, name) pairs, two only for a client of a user.
-    Names are decoded; DEFAULT_ENTITY means the defaults."""
+    """The entity of a configuration, as (entity type, name) pairs. A client of a user has two
+    pairs, any other entity one. Names are decoded; DEFAULT_ENTITY means the defaults."""
 
     parts: tuple[tuple[str, str], ...]
 
@@ -353,9 +353,9 @@ def parse_offset(path: str) -> OffsetKey | None:
 
 
 def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """Return the path of the ACLs of the resource `name`, or with `prefixed` of all resources whose
-    names begin with `name`. `resource_type` is Topic, Group, Cluster, TransactionalId or
-    DelegationToken."""
+    """Return the path of the ACLs of the resource `name`. With `prefixed`, return the path of the
+    ACLs of all resources whose names begin with `name`. `resource_type` is Topic, Group, Cluster,
+    TransactionalId or DelegationToken."""
     return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
 
 

@@ -46,8 +46,8 @@ async def repeat_unanswered(
 
 async def repeat_conditional_write(attempt: Callable[[], Awaitable[T]]) -> T:
     """Return the result of `attempt`, which reads a node and writes it conditionally. `attempt` is
-    called again if another client changed the node, and after ConnectionLoss, at most
-    `_ATTEMPTS_MAX` times. Raises any other error at once."""
+    called again after ConnectionLoss, or if another client changed the node: at most
+    `_ATTEMPTS_MAX` calls. Raises any other error at once."""
     for number in range(1, _ATTEMPTS_MAX):
         try:
             return await attempt()

@@ -40,7 +40,7 @@ class NoSessionStore:
 
 class FileSessionStore:
     """Stores the keys in a file in `directory`, readable by its owner only. The file is replaced
-    atomically, but not synced: after a power loss the sessions have expired."""
+    atomically. It is not synced, because after a power loss the sessions have expired."""
 
     def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
         self._path = Path(directory) / name
