@@ -1,9 +1,9 @@
 """Committed offsets in the ZooKeeper nodes /consumers/<group>/offsets/<topic>/<partition>, as
 decimal text.
 
-A write is one multi, in the session that created the owner node, with checks that the owner node
-and the topic still exist. So a member with an expired session writes nothing, and a deleted topic
-gets no offset.
+Each offset is written by one ZooKeeper transaction (multi), in the session that created the owner
+node. The transaction also checks that the owner node and the topic still exist. So a member with an
+expired session writes nothing, and a deleted topic gets no offset.
 """
 
 from __future__ import annotations

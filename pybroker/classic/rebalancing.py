@@ -160,9 +160,9 @@ class Rebalancer:
                 self._on_outcome(None)
 
     async def rebalance(self) -> None:
-        """Compute the assignment from the present nodes, and own exactly this member's partitions.
-        Raises GroupIsCoordinated, or RebalanceFailed after rebalance.max.retries times
-        rebalance.backoff.ms."""
+        """Compute the assignment from the present nodes, and own exactly the partitions that it
+        gives to this member. Raises GroupIsCoordinated; RebalanceFailed after rebalance.max.retries
+        times rebalance.backoff.ms."""
         limit_ms = self._options.rebalance_max_retries * self._options.rebalance_backoff_ms
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None

@@ -96,7 +96,7 @@ class BatchOutcomes:
         return failed
 
     def retry(self, batch: ProducerBatch) -> None:
-        """Count the records of a batch that is sent again."""
+        """Count the records of a batch that is sent again, for the metrics."""
         self._topics[batch.topic_partition.topic].retried_records += batch.count
 
     def _fail(self, batch: ProducerBatch, reason: str) -> None:

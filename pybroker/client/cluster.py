@@ -441,8 +441,8 @@ def leaders(
 
 
 def _advertised(node: Node, failure: Attempt) -> Attempt:
-    """Return the same failure. Its text adds that the address comes from the advertised.listeners
-    of the broker `node`."""
+    """Return the failure with a text that names the broker `node`, and says that the address is in
+    the broker's advertised.listeners."""
     return Attempt(
         f"broker {node.id} at {failure.address} (from its advertised.listeners)", failure.reason
     )

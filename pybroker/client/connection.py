@@ -375,8 +375,8 @@ class Connection:
             self._fail(ConnectionLost(f"the broker closed the connection {inside}"))
 
     def _refuse(self, length: int) -> None:
-        """Close the connection, because the next response is too large. Its request fails with
-        AnswerTooLarge."""
+        """Close the connection, because the next response is too large. The request for this
+        response fails with AnswerTooLarge."""
         text = f"the response has {length} bytes, expected at most {self._response_max_bytes}"
         if self._pending:
             answer = self._pending.popleft().answer

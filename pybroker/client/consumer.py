@@ -292,8 +292,8 @@ class Consumer(Generic[Key_co, Value_co]):
         return frozenset(key for key, reader in self._fetcher.readers.items() if reader.paused)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the partition's next record. Raises NotAssigned, DeadlinePassed
-        after default.api.timeout.ms, and the errors of `getmany`."""
+        """Return the offset of the partition's next record. Raises NotAssigned if the partition is
+        not assigned; DeadlinePassed after default.api.timeout.ms; the errors of `getmany`."""
         reader = self._fetcher.reader(partition)
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         while reader.position is None:

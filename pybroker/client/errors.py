@@ -279,8 +279,8 @@ class CommitFailed(GroupError):
 
 
 class RebalanceInProgress(CommitFailed):
-    """The group is rebalancing. Call `getmany` to rejoin, then commit the offsets of the partitions
-    that are still assigned."""
+    """The offsets were not committed, because the group is rebalancing. Call `getmany` to rejoin,
+    then commit the offsets of the partitions that are still assigned."""
 
     retriable = True
 
@@ -330,7 +330,7 @@ class AbortableTransactionError(TransactionError):
 
 class FatalTransactionError(TransactionError):
     """The producer cannot be used any more. Close it, remove the cause, and start a new producer
-    with the transactional id."""
+    with the same transactional id."""
 
 
 class ProducerFenced(TransactionError):

@@ -92,9 +92,9 @@ class FetchSession(Generic[P]):
         return SessionRequest(self._id, self._epoch, list(topics.values()), _forgotten(gone))
 
     def handle(self, response: FetchResponse) -> bool:
-        """Process the response to the last request. Return False if it is unusable, because the
-        broker lost the session or returned other partitions. The next request then starts a new
-        session."""
+        """Process the response to the last request. Return False if the response cannot be used:
+        the broker has lost the session, or has returned the wrong partitions. The next request then
+        starts a new session."""
         begins = self._epoch == INITIAL_EPOCH
         if response.error_code:
             unknown = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -9,8 +9,8 @@ from pybroker.model import NO_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """An offset to commit. `offset` is the next one to read, `metadata` any text, and
-    `leader_epoch` the leader epoch of the last read record (-1: unknown)."""
+    """An offset to commit. `offset` is the next one to read. `metadata` is a text that is stored
+    with the offset. `leader_epoch` is the leader epoch of the last read record (-1: unknown)."""
 
     offset: int
     metadata: str = ""

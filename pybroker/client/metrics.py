@@ -63,7 +63,7 @@ class ConsumerTopicMetrics:
 
 @dataclass(slots=True)
 class ProducerMetrics:
-    """The metrics of a producer since it was created. `topics` is by topic name."""
+    """The metrics of a producer since it was created. `topics` has the counters of each topic."""
 
     client_id: str
     topics: defaultdict[str, ProducerTopicMetrics] = field(

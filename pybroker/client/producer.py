@@ -353,8 +353,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         group: GroupMetadata | str,
     ) -> None:
         """Commit offsets of a consumer group as part of the transaction. Each offset is the next
-        one to read. `group` is a group id, or the result of `Consumer.group_metadata`. With the
-        latter, the broker refuses the offsets of a member that has left its generation (KIP-447).
+        one to read. `group` is a group id, or a GroupMetadata from `Consumer.group_metadata`. With
+        a GroupMetadata, the broker refuses the offsets if the member has left its generation
+        (KIP-447).
 
         After any failure the transaction can only be aborted. Raises the errors of
         `commit_transaction`, and ValueError for a negative offset.

@@ -4,8 +4,8 @@ A broker accepts a batch only if its first sequence number follows the last stor
 situations need a reset of the numbers:
 
 - A failed batch may leave a gap. The partition is then `unresolved`: batches with numbers keep them
-  and are retried, and new batches wait. If the gap remains after the last batch with a number, the
-  producer resets the numbers in a new epoch (KIP-360).
+  and are retried, and new batches wait. If all batches with numbers have succeeded or failed and
+  the gap remains, the producer resets the numbers in a new epoch (KIP-360).
 - The broker has lost earlier batches, so that the first batch in flight does not follow the last
   stored batch. The partition is then `restarting`: the producer waits for the responses of all
   batches in flight, and then resets the numbers.
@@ -23,8 +23,8 @@ def add(sequence: int, count: int) -> int:
 
 class SequenceState:
     """The sequence numbers of one partition. Invariant: all numbers below `next_sequence` are
-    assigned to batches. `last_acknowledged` is the highest acknowledged number, -1 for none in this
-    epoch."""
+    assigned to batches. `last_acknowledged` is the highest acknowledged number; -1 if none is
+    acknowledged in this epoch."""
 
     def __init__(self) -> None:
         self.producer_id = -1

@@ -63,8 +63,9 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work that may be done before other tasks must run. `left` is the rest of this work, in
-    bytes. It is no time, so that a call returns the same records on a fast and a slow machine."""
+    """The work that may be done before other tasks must run. `left` is the rest of this work. It
+    is in bytes, not in seconds, so that a call returns the same records on a fast and a slow
+    machine."""
 
     left: int = BYTES_PER_TURN
 
@@ -142,8 +143,8 @@ class PartitionReader:
         return sum(data.rest_bytes for data in self.buffered)
 
     def add(self, fetched: FetchedData) -> bool:
-        """Store the batches of a Fetch response. Return False if it has no whole batch at or above
-        `fetch_offset`."""
+        """Store the batches of a Fetch response. Return False if the response has no whole batch at
+        or above `fetch_offset`."""
         next_offset, epochs = outline_batches(fetched.data, self.fetch_offset)
         if next_offset < 0:
             return False

@@ -105,8 +105,8 @@ class FencedProducer:
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """A transaction to abort in one partition: the producer's id and epoch, and the epoch of the
-    transaction coordinator. The leader refuses a `coordinator_epoch` below that of the producer's
-    last marker."""
+    transaction coordinator. The leader refuses a `coordinator_epoch` that is below the coordinator
+    epoch of the producer's last marker."""
 
     partition: TopicPartition
     producer_id: int

@@ -27,8 +27,8 @@ class Ownership:
 
 
 def owners(ownerships: Mapping[str, Ownership]) -> dict[TopicPartition, str]:
-    """Return the owner of each partition: the reporting member of the latest generation. A
-    partition that two members of this generation report has no owner."""
+    """Return the owner of each partition: the reporting member of the latest generation. If two
+    members report a partition in this generation, the partition has no owner."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, ownership in ownerships.items():
         for partition in dict.fromkeys(ownership.partitions):
@@ -119,8 +119,8 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """Let each member of one chain pass a partition on. Return False if no chain exists,
-        because the assignment is balanced."""
+        """Let each member of one chain pass a partition on. Return False if there is no chain: the
+        assignment is then balanced."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:
@@ -131,7 +131,7 @@ class _Flow:
 
     def _path(self, giver: str) -> list[tuple[str, str, str]]:
         """Return the shortest chain of (source member, topic, target member) moves from `giver` to
-        a member with at least two partitions fewer; empty if there is none."""
+        a member that has at least two partitions fewer than `giver`; empty if there is none."""
         came: dict[str, tuple[str, str]] = {}
         queue = deque([giver])
         while queue:

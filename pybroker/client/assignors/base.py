@@ -59,8 +59,8 @@ class Forgetful:
 
 
 def member_order(member: GroupMember) -> tuple[bool, str]:
-    """Return the sort key of a member: static members first, by instance id, others by member
-    id."""
+    """Return the sort key of a member. Static members come first, in the order of their instance
+    ids. All others follow, in the order of their member ids."""
     if member.instance_id is not None:
         return False, member.instance_id
     return True, member.member_id

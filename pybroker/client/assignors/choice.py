@@ -1,5 +1,5 @@
-"""The lookup of an assignor by its name in `partition.assignment.strategy`: the name in JoinGroup
-requests, or that of Kafka's Java class."""
+"""The lookup of an assignor by its name in `partition.assignment.strategy`. This is the name in
+JoinGroup requests, or the name of Kafka's Java class."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _JAVA_NAMES: Final[Mapping[str, str]] = {
 
 
 def assignor_name(text: str) -> str:
-    """Return the name in JoinGroup requests. `text` is this name or that of Kafka's Java class.
-    Raises ValueError for any other text."""
+    """Return the assignor's name in JoinGroup requests. `text` is this name, or the name of Kafka's
+    Java class. Raises ValueError for any other text."""
     plain = text.strip()
     name = _JAVA_NAMES.get(plain.removeprefix(_JAVA_PACKAGE), plain)
     if name not in _MAKERS:
@@ -38,6 +38,6 @@ def assignor_name(text: str) -> str:
 
 
 def make_assignor(name: str) -> Assignor:
-    """Return a new assignor. `name` is the name in JoinGroup requests, or that of Kafka's Java
+    """Return a new assignor. `name` is its name in JoinGroup requests, or the name of Kafka's Java
     class. Raises ValueError for any other name."""
     return _MAKERS[assignor_name(name)]()

@@ -28,8 +28,8 @@ class _Partitions(Message):
 
 @message
 class _StickyUserData(Message):
-    """The user data of Kafka's sticky assignor: the member's partitions, and from version 1 on
-    their generation."""
+    """The user data of Kafka's sticky assignor: the member's partitions. From version 1 on, it also
+    has the generation in which the member got them."""
 
     previous_assignment: list[_Partitions] = array(
         _Partitions, "The previous partitions of the member."

@@ -72,11 +72,10 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes: the position of each partition,
-        except those in `in_hand`. `in_hand` has the partitions whose returned records may not be
-        processed, and the offset of the first of these records. The result has this offset instead
-        of the position. If the application has already committed the position, the result omits the
-        partition."""
+        """Return the offsets to commit when the consumer closes: for each partition its position,
+        except for the partitions in `in_hand`. Their returned records may not be processed;
+        `in_hand` has the offset of the first of these records. For them the result has the offset
+        in `in_hand`, or nothing if the application has already committed the position."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._requested.get(key) == places[key]:

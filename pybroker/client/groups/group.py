@@ -73,7 +73,7 @@ class Group:
         self.committer.commit_if_due()
 
     def wait_at_most_s(self, limit_s: float) -> float:
-        """Return how long a call may wait before it calls `attend` again, in seconds, at most
+        """Return after how many seconds a waiting call must call `attend` again; at most
         `limit_s`."""
         if self.session.due():
             return 0.0

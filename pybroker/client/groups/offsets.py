@@ -60,8 +60,8 @@ class Turnstile:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     def ticket(self) -> asyncio.Future[None]:
-        """Return a future that is done when the caller has the lock. The caller must pass it to
-        `leave`, even if it no longer waits."""
+        """Return a future that is done when the caller has the lock. The caller must pass this
+        future to `leave`, even if it has stopped waiting for the lock."""
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(ticket)
         self._admit()

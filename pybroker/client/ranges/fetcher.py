@@ -198,7 +198,7 @@ class RangeFetcher:
 
     def _may_end_early(self, reason: RangeFault) -> bool:
         """Return whether to end the reading without an error, although the rest of the range cannot
-        be read. This is never so with `fail_on_data_loss`. Without it there are two cases:
+        be read. With `fail_on_data_loss` return False. Without it return True in two cases:
 
         - the partition no longer exists;
         - the topic was recreated, and no batch was delivered yet.

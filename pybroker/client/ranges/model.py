@@ -82,8 +82,8 @@ class RangeFault(enum.Enum):
 
 
 class RangeFailed(ClientError):
-    """A range cannot be read as it was when it was created. `reason` tells why; `offset` is the
-    first that cannot be read."""
+    """A range cannot be read as it was when it was created. `reason` tells why. `offset` is the
+    first offset that cannot be read."""
 
     def __init__(
         self, topic_partition: TopicPartition, offset: int, reason: RangeFault, text: str

@@ -374,7 +374,7 @@ class TransactionManager:
     ) -> ErrorCode:
         """Send a request until it succeeds, and return the response's error code. Raises
         DeadlinePassed after the deadline; without a deadline, the last error once the transaction
-        is `doomed`. Raises TransactionError if an error is not retried, after a change of the
+        is `doomed`; TransactionError for an error that is not retried, which has then changed the
         state."""
         failures, in_doubt = 0, False
         while True:
