@@ -77,9 +77,9 @@ _chosen: Final = _Choice(f"/tmp/pybroker-ports-{os.getuid()}")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 on which no process listens, below the range for
-    outgoing connections. No other call returns them, in this process or another, while this process
-    runs."""
+    """Return `count` different ports of 127.0.0.1 on which no process listens, below the range
+    for outgoing connections. While this process runs, no other call in any process returns these
+    ports."""
     return [free_row(1) for _ in range(count)]
 
 

@@ -100,8 +100,8 @@ class _Assignment(Message):
 
 def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) -> bytes:
     """Return the bytes of a subscription in this version, without the fields that the version
-    lacks. Raises ValueError for a value that does not fit into its field and for an unknown
-    version."""
+    lacks. Raises ValueError if a value does not fit into its field, or if the version is
+    unknown."""
     return _encode(
         _Subscription(
             topics=list(subscription.topics),

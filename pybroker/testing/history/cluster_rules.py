@@ -56,8 +56,9 @@ def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator
 
 
 def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that each log end offset from ListOffsets is above all records that were read, or
-    acknowledged with acks=all, before the request."""
+    """Check that each log end offset from ListOffsets is above the offsets of all records that
+    clients knew before the request: records that were read, and records that were acknowledged with
+    acks=all."""
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, at, offset, op in history.committed():
         known[partition].append((at, offset, op))
@@ -180,9 +181,8 @@ def epochs(history: History) -> Iterator[Violation]:
 
 
 def _elections_by_replaced_controllers(history: History) -> Iterator[Violation]:
-    """Yield a violation for each election by a replaced controller. Versions of a partition's
-    state without a leader are exempt: it is not the controller but the resigning leader that
-    writes them."""
+    """Yield a violation for each election by a replaced controller. Versions of a partition's state
+    without a leader are exempt: a resigning leader writes them, not the controller."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)

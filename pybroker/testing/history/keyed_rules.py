@@ -80,8 +80,8 @@ def survivors_unchanged(history: History) -> Iterator[Violation]:
 
 
 def tombstones_kept(history: History) -> Iterator[Violation]:
-    """Check that a replica keeps a tombstone for delete.retention.ms after it was sent, unless a
-    later record has the same key."""
+    """Check that a replica keeps a tombstone for delete.retention.ms after the tombstone was sent,
+    unless a later record has the same key."""
     for read in _reads_without_loss(history):
         found = _last(read.records)
         for (partition, key), asked in _by_key(history).items():

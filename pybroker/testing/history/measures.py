@@ -75,7 +75,7 @@ def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartit
 
 
 def elections(history: History) -> int:
-    """Return the number of leader elections, without the first one of each partition."""
+    """Return the number of leader elections, not counting the first election of each partition."""
     leaderships = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
     return len(leaderships) - len({partition for partition, _ in leaderships})
 

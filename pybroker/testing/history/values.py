@@ -29,8 +29,8 @@ def make_value(identity: Identity, partition: TopicPartition) -> str:
 
 
 def read_value(value: str, partition: TopicPartition) -> Identity:
-    """Return the origin of a value that was read from `partition`. Raises ValueError for a damaged
-    value, or one that was sent to another partition."""
+    """Return the origin of a value that was read from `partition`. Raises ValueError if the value
+    is damaged or was sent to another partition."""
     head, _, given = value.rpartition(":")
     words = head.split(":")
     if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
@@ -45,7 +45,7 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 def has_no_era(partition: TopicPartition) -> bool:
     """Return whether `eras.split` made this partition name for operations that belong to no era.
     They happened near a recreation of the topic or near a data loss, and it is not known whether
-    before or after it."""
+    they happened before or after it."""
     return NO_ERA in partition[0]
 
 

@@ -182,6 +182,6 @@ class ClusterRecord:
             )
 
     def _controller_term(self) -> None:
-        """Record the new controller and its epoch, if one transaction wrote both."""
+        """Record the new controller and its epoch, if one ZooKeeper transaction wrote both."""
         if self._epoch[0] == self._holder[0]:
             self.history.controller_terms.append(ControllerTerm(self._epoch[1], self._holder[1]))

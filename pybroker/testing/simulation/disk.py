@@ -121,7 +121,8 @@ class SimDisk:
 
     def flip(self, path: str, bit: int) -> None:
         """Flip the bit number `bit` of the file at `path`, on the disk and in the cache. Raises
-        FileNotFoundError, or IndexError for a bit after the end of the file."""
+        FileNotFoundError if the file does not exist; IndexError if the bit is after the end of the
+        file."""
         node = self.find(path)
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, f"{path} is no file of the disk {self.name}")

@@ -99,8 +99,8 @@ class Environment:
         self._ready.append(loop)
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Run all events up to the virtual time `until`. Return True early if `stop()`, called
-        before every step, returns True; else return False."""
+        """Run all events up to the virtual time `until`, and return False. If `stop()`, which is
+        called before every step, returns True, return True at once."""
         while stop is None or not stop():
             if self._ready:
                 loops, self._ready = self._ready, []

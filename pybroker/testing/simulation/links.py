@@ -1,7 +1,8 @@
 """The simulated links between machines: reachability, delays, and data in transit.
 
-A `Pipe` is one direction of a connection. It delivers in order, as TCP does. Data that meets a cut
-waits until the cut is healed, and is lost only with the connection."""
+A `Pipe` is one direction of a connection. It delivers in order, as TCP does. While the direction is
+cut, its data waits. The data is lost only if the connection is lost.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ class Pipe:
         self._is_forgotten = False
 
     def send(self, item: object) -> None:
-        """Send an item. It arrives after all earlier items, unless the pipe is closed before."""
+        """Send an item. It arrives after all earlier items. If the pipe is closed first, it does
+        not arrive."""
         self._items.append(item)
         self._post()
 

@@ -147,8 +147,8 @@ class Host:
         return next(self._ports)
 
     def _stopped(self, is_heard: bool) -> None:
-        """Close the sockets of the ended process. With `is_heard` the peers are notified, as the
-        kernel does; a machine without power notifies no peer."""
+        """Close the sockets of the ended process. With `is_heard` the peers are notified, as by a
+        kernel. Without it no peer is notified, because the machine has lost power."""
         for sock in self.connected:
             if is_heard:
                 sock.close(reset=sock.toss())

@@ -70,10 +70,10 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
     """Return the lines for the broker's file `pybroker.accept-loss` that accept the loss of its
-    replica of this partition: the lost log directories, or the partition. The result is empty if
-    the broker has the replica, or may have it later. A replica that the broker is still copying
-    from the leader counts as lost. A replica that leads, but has a corrupt range, does not count as
-    lost."""
+    replica of this partition. The lines name the lost log directories, or the partition. The result
+    is empty if the broker has the replica, or may have it later. A replica that the broker is still
+    copying from the leader counts as lost. A replica that leads, but has a corrupt range, does not
+    count as lost."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()

@@ -60,8 +60,8 @@ class Application(Generic[T]):
 
     @property
     def result(self) -> T:
-        """Return the result of the coroutine. Raises the exception that ended it, or
-        SimulationError while it runs."""
+        """Return the result of the coroutine. Raises the exception of the coroutine if it has
+        failed; SimulationError if it has not ended."""
         if self.error is not None:
             raise self.error
         if not self._result:
@@ -192,8 +192,9 @@ class Simulation:
     def run(
         self, main: Callable[..., Coroutine[Any, Any, T]], *args: Any, seconds: float = 60.0
     ) -> T:
-        """Start `main(*args)`, run until it has ended, and return its result. Raises its exception,
-        or SimulationError after `seconds` of virtual time."""
+        """Start `main(*args)`, run until it has ended, and return its result. Raises the exception
+        of `main` if it has failed; SimulationError if it has not ended after `seconds` of virtual
+        time."""
         application = self.start(main, *args)
         self.wait(lambda: not application.is_running, seconds=seconds)
         return application.result

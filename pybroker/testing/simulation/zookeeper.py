@@ -3,7 +3,7 @@
 The leader appends all changes to one log, which each member applies with its own delay
 (`zookeeper_member.py`). A new leader is elected only after the old one has stepped down. A member
 may answer reads with stale data. A member that is cut off from the leader answers reads until it
-notices this.
+notices that it has lost the leader.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class _Session:
 
 @dataclass(slots=True)
 class EarlyEnd:
-    """A session expiry that a test caused. `at` is its time, `heard_at` the time at which the
-    process learned of it, both in virtual seconds."""
+    """A session expiry that a test caused. `at` is the time of the expiry, `heard_at` the time at
+    which the process learned of it, both in virtual seconds."""
 
     machine: str
     at: float
@@ -205,8 +205,8 @@ class ZooKeeper:
     # ---- faults
 
     def down(self, name: str, *, silently: bool = False) -> None:
-        """Kill the member with this name. With `silently` its machine loses power: its peers get no
-        reset."""
+        """Kill the member with this name. With `silently` the member's machine loses power, so that
+        its peers get no reset."""
         member = self.members[name]
         if member.is_up:
             self.environment.note(f"zk {name} down")
@@ -230,8 +230,8 @@ class ZooKeeper:
         self.members[name].lag_s = seconds
 
     def expire(self, session_id: int) -> bool:
-        """End the session as if it had timed out. Return False if it does not exist, or if there is
-        no quorum now."""
+        """End the session as if it had timed out. Return False if the session does not exist, or if
+        ZooKeeper has no quorum now."""
         if session_id not in self._sessions or not self._has_quorum():
             return False
         self._close(session_id)

@@ -127,7 +127,8 @@ class Service(Protocol):
         """Return the members of the ensemble, by their names."""
 
     def expire(self, session_id: int) -> bool:
-        """Expire the session. Return False if it does not exist, or if there is no quorum now."""
+        """Expire the session. Return False if the session does not exist, or if ZooKeeper has no
+        quorum now."""
 
 
 class Wire:

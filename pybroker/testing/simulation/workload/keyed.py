@@ -154,8 +154,8 @@ class TransactionalKeyedWriter(KeyedWriter):
 
 
 class KeyedReader(CommittedReaderClient):
-    """A read_committed consumer that reads the whole compacted topic, slowly or fast, and then
-    again."""
+    """A read_committed consumer that reads the whole compacted topic again and again, sometimes
+    slowly."""
 
     async def run(self) -> None:
         consumer = await self.opened(self.make)
