@@ -157,8 +157,9 @@ class PartitionStateMachine:
                 log.warning("parent node not created node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Read the states whose writes were refused or not answered: after a lost reply the write
-        may have been applied. Return the partitions that need a new decision."""
+        """Read the states whose writes were refused or not answered. Such a write may have been
+        applied by an attempt whose reply was lost. Return the partitions that need a new
+        decision."""
         keys = [write.topic_partition for write in refused]
         try:
             nodes, damaged = await read_states(self._coord, keys)

@@ -86,8 +86,8 @@ class FencedWrites:
         timeout_s: float,
         joint: Multis | None = None,
     ) -> None:
-        """`joint`: a batcher shared by all shards with the same `coord`. None: this shard gets its
-        own."""
+        """`joint`: a batcher shared by all shards with the same `coord`. If it is None, the writes
+        of this shard are never joined with those of other shards."""
         self._coord = coord
         self._joint = joint or coord
         self._batcher = MultiBatcher(self, at_once=1)

@@ -105,7 +105,9 @@ class Group:
         return set(frozenset.intersection(*known)) if known else set()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with this protocol type and these assignors may be in the group."""
+        """Whether a member with this protocol type and these assignors may join: the protocol type
+        is the group's, and all members support one of the assignors. Any protocol type may join an
+        Empty group."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type or not protocols:

@@ -168,8 +168,8 @@ def is_offset_key(data: Buffer) -> bool:
 
 
 def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
-    """Return the decoded key. None: the version is unknown, and the record must be ignored. Raises
-    MalformedInput."""
+    """Return the decoded key. Return None if the version is unknown; the record must then be
+    ignored. Raises MalformedInput."""
     version = _version_of(data)
     if version in (0, OFFSET_KEY_VERSION):
         found = _decode(_OffsetKey, data)

@@ -1,6 +1,6 @@
 """A cache of committed offsets in ZooKeeper, for repeated reports. Watches show which nodes have
-changed, so a report reads only those. Direct writes of tools and of consumers of Kafka 0.8 are
-included."""
+changed, so a report reads only the changed nodes. A report has all offsets, including those that
+tools and consumers of Kafka 0.8 have written directly."""
 
 from __future__ import annotations
 

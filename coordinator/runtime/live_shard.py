@@ -133,7 +133,7 @@ class LiveShard(Generic[C]):
 
     def marker_written(self, marker: StoredMarker) -> None:
         """Let the coordinator replay a marker that was just appended to the log. Do nothing while
-        the shard is still replaying the log, because it will read the marker there."""
+        the shard is still replaying the log, because the replay will read the marker."""
         if self.phase is Phase.ENDED or not self._is_replayed:
             return
         try:

@@ -75,8 +75,8 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: Buffer) -> str | None:
-    """Return the transactional id. None: the version is unknown, and the record must be ignored.
-    Raises MalformedInput."""
+    """Return the transactional id. Return None if the version is unknown; the record must then be
+    ignored. Raises MalformedInput."""
     if _version_of(data) != KEY_VERSION:
         return None
     body = memoryview(data)[_VERSION.size :]

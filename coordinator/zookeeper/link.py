@@ -71,8 +71,8 @@ class _Asked(NamedTuple):
 
 
 class SetWatches:
-    """The request by which a client sets its watches again after a reconnect, with the last zxid
-    that the client has seen: the server fires the missed watches at once. kazoo lacks this
+    """The request by which a client sets its watches again after a reconnect. It has the last zxid
+    that the client has seen, so that the server fires the missed watches at once. kazoo lacks this
     request."""
 
     type = _SET_WATCHES_OPCODE
@@ -103,8 +103,8 @@ class SetWatches:
 def _set_watches(
     zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
 ) -> list[SetWatches]:
-    """Return requests that set all these watches, each of at most REQUEST_BYTES_MAX; the server
-    closes the connection upon a larger one."""
+    """Return requests that set all these watches. Each has at most REQUEST_BYTES_MAX bytes, because
+    the server closes the connection upon a larger request."""
     requests = []
     lists: tuple[list[str], ...] = ([], [], [])
     size = 0
@@ -297,8 +297,8 @@ class Link:
         self._handler.cut()
 
     def abandon(self) -> None:
-        """Break the connection, from any thread, and do not connect again. The server ends the
-        session after the session timeout."""
+        """Break the connection, and do not connect again. The server ends the session after the
+        session timeout. May be called from any thread."""
         self._handler.make_over()
         self._handler.cut()
 
