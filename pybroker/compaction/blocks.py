@@ -23,8 +23,9 @@ class Blocks:
         """The position in `data` of the next batch."""
 
     def has_more(self) -> bool:
-        """Return whether the segment has another batch, which then begins at `position` in `data`.
-        Raises CorruptionError at an invalid header, and StorageError."""
+        """Return whether the segment has another batch. If it has, this batch begins at `position`
+        in `data`. Raises CorruptionError if a batch header is invalid; StorageError if the read
+        fails."""
         left = len(self.data) - self.position
         if left >= HEADER_SIZE and read_header(self.data, self.position).size <= left:
             return True

@@ -18,8 +18,8 @@ class Plan:
     - `dirty_bytes`: the size of the segments with such records.
     - `dirty_ratio`: `dirty_bytes` divided by the size of all `segments`.
     - `generation`: changes with each truncation of the log.
-    - `last_batches`: producer id -> last offset of the producer's last batch; None if that is a
-      marker.
+    - `last_batches`: producer id -> last offset of the producer's last batch; None if the last
+      batch is a marker.
     """
 
     log: Log

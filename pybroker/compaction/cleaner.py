@@ -56,8 +56,9 @@ class LogCleaner:
     logs that the cleaner could not compact.
 
     Each task has its own thread for all its steps. If the steps ran in the broker's pool, each step
-    would wake up another thread of the pool. Linux often starts a thread that wakes up on the
-    processor of the event loop, which then waits for up to a scheduler tick (4 ms)."""
+    would wake up another thread of the pool. Linux often runs a woken thread on the processor of
+    the event loop. The event loop would then wait for up to a scheduler tick (4 ms).
+    """
 
     def __init__(
         self,
@@ -232,7 +233,8 @@ class LogCleaner:
 
     def _advance(self, steps: Iterator[int | Result]) -> tuple[int, Result | None]:
         """Continue the pass until it ends, has read `_STEP_BYTES`, or has taken `_STEP_S`. Return
-        the number of bytes read, and the result of the pass; None if the pass has not ended."""
+        the number of bytes read, and the result of the pass. The result is None if the pass has not
+        ended."""
         total, until_s = 0, self._clock.monotonic() + _STEP_S
         for done in steps:
             if isinstance(done, Result):

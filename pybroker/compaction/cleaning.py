@@ -55,9 +55,10 @@ def clean(
     has read, and last the result. Each step waits for the disk. Keys may fill the share
     `load_factor` of `memory_bytes`.
 
-    Raises CannotClean, CorruptionError for a damaged batch, DiskFull, or StorageError (also if the
-    log was truncated or closed during the pass). After an error each segment is either an original
-    or a complete copy."""
+    Raises CannotClean; CorruptionError if a batch is damaged; DiskFull if the disk is full;
+    StorageError if the disk fails, or if the log was truncated or closed during the pass. After an
+    error each segment is either an original or a complete copy.
+    """
     work = _Pass(plan, disk, OffsetMap(memory_bytes, load_factor, plan.first_dirty), now_ms)
     yield from work.collect_keys()
     result = Result(work.keys.end, keys=len(work.keys), map_bytes=work.keys.size_bytes)
@@ -214,9 +215,9 @@ class _Pass:
 
 
 def _new_buffer() -> memoryview:
-    """Return the memory for the data of a `_Writer`. The operating system provides the memory when
-    it is first used, which is in code without the GIL. A bytearray would fill it with zeros under
-    the GIL, which takes some milliseconds."""
+    """Return the memory for the data of a `_Writer`. The operating system provides each page of the
+    memory at its first use, in code that does not hold the GIL. A bytearray would fill all its
+    memory with zeros while it holds the GIL, which takes some milliseconds."""
     return memoryview(mmap.mmap(-1, _WRITE_BYTES + SCRUB_BYTES))
 
 

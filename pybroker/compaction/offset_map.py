@@ -1,5 +1,6 @@
 """The offset map of the log cleaner: the last offset of each key in the dirty part of a log. The
-methods for one batch yield between slices of its records, so that the GIL is free now and then."""
+methods for one batch yield between slices of its records, so that other threads get the GIL in
+between."""
 
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ class OffsetMap:
         return self._table.size_bytes
 
     def put_batches(self, data: Buffer, position: int, first_offset: int) -> int:
-        """Store the offsets of consecutive batches from `position` in `data` on. Return the
-        position of the first batch that was not stored. The caller passes this batch, if any, to
-        `put`."""
+        """Store the offsets of the keys in consecutive batches, the first of which begins at
+        `position` in `data`. Return the position of the first batch that was not stored. If there
+        is such a batch, the caller passes it to `put`."""
         position, end = put_batches(self._table, data, position, first_offset)
         self.end = max(self.end, end)
         return position
@@ -59,8 +60,8 @@ class OffsetMap:
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
         """Copy consecutive batches, without the removed records, from `data` to `output`.
         Parameters and results are those of `key_table.SelectBatches`. The first result is the
-        position of the first batch that was not copied. The caller passes this batch, if any, to
-        `select`."""
+        position of the first batch that was not copied. If there is such a batch, the caller passes
+        it to `select`."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:

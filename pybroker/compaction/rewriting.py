@@ -61,11 +61,13 @@ def remains(
     level: int | None = None,
 ) -> Generator[int, None, Batch | None]:
     """Return the batch with its retained records; the same object if nothing changes. Return None
-    if neither a record nor the header is retained. `horizon` is a delete horizon (ms since 1970). A
-    retained batch that has none gets it if the batch has a tombstone, or if `fate.begins_horizon`
-    is True. `level` is the compression level. Yields 0 between slices of the records.
+    if neither a record nor the header is retained. `level` is the compression level. Yields 0
+    between slices of the records.
 
-    Raises the errors of `encoded_records`, and CorruptionError for damaged records.
+    If a retained batch has no delete horizon, it gets the delete horizon `horizon` (ms since 1970)
+    in two cases: a tombstone is retained, or `fate.begins_horizon` is True.
+
+    Raises the errors of `encoded_records`. Raises CorruptionError if a record is damaged.
     """
     header = batch.header
     if fate.drops_records or not header.record_count:

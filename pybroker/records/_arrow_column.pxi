@@ -30,8 +30,8 @@ cdef class ArrowColumn:
     ):
         if rows < 0 or first < 0 or offset_bytes not in (4, 8):
             raise ValueError(
-                f"the column has {rows} rows, the first row {first} and offsets of {offset_bytes}"
-                " bytes, expected no negative number, and offsets of 4 or 8 bytes"
+                f"the column has rows={rows}, first={first} and offset_bytes={offset_bytes},"
+                " expected rows and first to be 0 or more, and offset_bytes to be 4 or 8"
             )
         self._rows = rows
         self._first = first

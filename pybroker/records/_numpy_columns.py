@@ -255,8 +255,8 @@ def _starts(data: bytes, count: int) -> list[int]:
 
 
 def _end_of_long(data: bytes, position: int) -> int:
-    """Return the end of the record that begins at `position`, whose length is a varint of three
-    bytes or more."""
+    """Return the end of the record that begins at `position`. The length of the record must be a
+    varint of three bytes or more."""
     raw = shift = 0
     byte = 0x80
     while byte >= 0x80:
@@ -301,8 +301,8 @@ def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numb
 
 
 def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers) -> _HeaderFields:
-    """Return the headers of all records, sorted by record. The headers of a record begin at its
-    position in `at`; `counts` has their number."""
+    """Return the headers of all records, sorted by record. For each record, `at` has the position
+    of its first header, and `counts` has the number of its headers."""
     _expect((counts >= 0).all() and (counts <= _HEADERS_MAX).all())
     at = at.copy()
     rows = counts.nonzero()[0]

@@ -109,9 +109,9 @@ def record_bytes(
     values: list[Buffer | None] | ArrowColumn, keys: list[Buffer | None] | ArrowColumn | None
 ) -> tuple[int, int]:
     """Convert the values and keys to bytes, in place if they are lists. Return the total size of
-    all values and keys, and the largest size of a value with its key, in bytes. Raises TypeError
-    for a value or key of another type, ValueError if the numbers of keys and values differ or if an
-    ArrowColumn is damaged."""
+    all values and keys, and the largest size of a value together with its key, in bytes. Raises
+    TypeError if a value or key has another type; ValueError if the numbers of keys and values
+    differ, or if an ArrowColumn is damaged."""
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
     sizes = [0] * len(values)
@@ -138,13 +138,13 @@ def append_records(
     """Append the records from the index `start` on, each to the buffer of its partition, until a
     record does not fit. Add the partition of each appended record to `places`.
 
-    The partition of a record is its number in `chosen`. If there is none, the key determines the
-    partition as in Kafka's Java client, or, for a record without a key, it is `without_key`.
+    The partition of a record is its number in `chosen`. If it has none, its key determines the
+    partition as in Kafka's Java client. If it has no key either, the partition is `without_key`.
 
-    A record does not fit if its partition has no buffer (None), if the buffer would exceed `limit`
-    bytes, or if all records appended by this call might exceed `room` bytes. Return the index of
-    the first record that does not fit (the number of values if all fit), the partition of that
-    record, and the size of the appended records in bytes.
+    A record does not fit in three cases: its partition has no buffer (None); the buffer would
+    exceed `limit` bytes; the records appended by this call might exceed `room` bytes in total.
+    Return the index of the first record that does not fit (the number of values if all fit), the
+    partition of that record, and the size of the appended records in bytes.
     """
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")

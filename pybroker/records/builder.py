@@ -30,8 +30,8 @@ _UTF8_BYTES_MAX: Final = 4
 
 
 class BatchBuilder:
-    """A builder of one batch. `build` keeps the records, so it can be called again with another
-    sequence number."""
+    """A builder of one batch. `build` keeps the records, so `build` can be called again with
+    another sequence number."""
 
     def __init__(self, codec: Codec = Codec.NONE) -> None:
         self._codec = codec

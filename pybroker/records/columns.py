@@ -90,8 +90,8 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The number of bytes and entries in all columns. No offset in an Arrow array of these
-        columns is larger."""
+        """The sum of all bytes and all entries in the columns. Each offset in an Arrow array of
+        these columns is at most this sum."""
 
     def add(
         self,
@@ -105,9 +105,9 @@ class Store(Protocol):
         first_delta: int,
         end_delta: int,
     ) -> int:
-        """Add the encoded records in `payload` with offset deltas in [first_delta, end_delta).
-        Return their number. The other arguments and the errors are those of `_pure.read_records`.
-        An error leaves the columns unchanged."""
+        """Add those encoded records in `payload` whose offset deltas are in [first_delta,
+        end_delta). Return the number of added records. The other arguments and the errors are those
+        of `_pure.read_records`. An error leaves the columns unchanged."""
 
     def finish(self) -> Stored:
         """Return the columns with the records added since the last call, and start again with empty
@@ -143,12 +143,14 @@ class ColumnBuilder:
         *,
         decompressed_bytes_max: int,
     ) -> int:
-        """Add the records of a batch with offsets in [first_offset, end_offset), and return their
-        number. `batch` begins with the batch, whose decoded header is `header`.
+        """Add those records of a batch whose offsets are in [first_offset, end_offset). Return the
+        number of added records. The batch is at the start of `batch`, and `header` is its decoded
+        header.
 
         The caller checks the checksum, and skips control batches and aborted batches. Raises the
-        errors of `decode_records`, and ValueError if the columns could exceed 2 GiB: call `finish`
-        first. An error leaves the builder unchanged."""
+        errors of `decode_records`. Raises ValueError if the columns could exceed 2 GiB; the caller
+        must then call `finish` first. An error leaves the builder unchanged.
+        """
         payload = encoded_records(batch, header, min(decompressed_bytes_max, ENCODED_BYTES_MAX))
         return self.add_encoded(payload, header, first_offset, end_offset)
 

@@ -1,5 +1,6 @@
 """Compression of the records in a batch with four codecs. Decompression produces its output in
-steps and checks each against a limit, because the input may come from an attacker.
+steps. Each step checks that the output is within a limit, because the input may come from an
+attacker.
 
 The framing is that of Kafka's Java clients:
 
@@ -100,8 +101,9 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     `Codec`.
 
     The memory use is at most a small multiple of the limit and the input size. Raises
-    CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if the result
-    exceeds the limit, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec."""
+    CorruptionError if the data is damaged or cut off; BrokerError(MESSAGE_TOO_LARGE) if the result
+    exceeds the limit; BrokerError(UNSUPPORTED_COMPRESSION_TYPE) if the codec is unknown.
+    """
     known = _known(codec)
     output = _Output(known, limit_bytes)
     for _ in _DECOMPRESSORS[known](memoryview(data), output):

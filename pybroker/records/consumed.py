@@ -2,9 +2,10 @@
 implementation (`_consumed.pxi`) decodes key, value and headers at first access, `_pure_consumed.py`
 at once.
 
-`outline_batches` reads the batch headers in `data`, without batches that end below an offset and
-without an incomplete last batch. It returns the offset after the last batch (-1 if there is none),
-and for each leader epoch the pair (leader epoch, base offset of its first batch).
+`outline_batches` reads the batch headers in `data`. It skips each batch that ends below
+`first_offset`, and an incomplete batch at the end. It returns the offset after the last batch (-1
+if there is none), and for each leader epoch the pair (leader epoch, base offset of its first
+batch).
 
 `record_slice` returns the position after the next slice of encoded records, and the number of
 records in the slice. The records must have been checked before.
@@ -120,7 +121,8 @@ def _restore(
 def reduce_record(
     record: ConsumerRecord[Any, Any],
 ) -> tuple[Callable[..., Any], tuple[object, ...]]:
-    """Return a function and its arguments for pickle. The call makes a record equal to this one."""
+    """Return a function and its arguments for pickle. A call of the function returns a record that
+    is equal to the given one."""
     return _restore, tuple(getattr(record, name) for name in ConsumerRecord.__match_args__)
 
 

@@ -57,7 +57,7 @@ def build_end_transaction(
 
 def parse_control(record: Record) -> EndTransaction | None:
     """Return the transaction marker in the record of a control batch; None for any other control
-    type. Raises CorruptionError if the key or the value is null, too short or has a negative
+    type. Raises CorruptionError if the key or the value is null or too short, or has a negative
     version."""
     key = f"control record at offset {record.offset}: key"
     value = f"control record at offset {record.offset}: value"

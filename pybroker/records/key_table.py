@@ -116,7 +116,8 @@ class SelectBatches(Protocol):
 
         The function stops at the first incomplete batch, or before one of these:
 
-        - a batch at which `put_batches` stops;
+        - a batch that is compressed, transactional, damaged or empty;
+        - a control batch;
         - a batch that does not fit into `output`;
         - a batch that has to get a delete horizon;
         - a batch of an idempotent producer of which no record is retained.

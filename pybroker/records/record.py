@@ -31,9 +31,10 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record
     """Return the records of the batch at the start of `batch`; empty if compaction removed all of
     them. Control batches are decoded, too.
 
-    Raises CorruptionError if the batch is damaged, BrokerError(MESSAGE_TOO_LARGE) if the
-    decompressed records exceed `decompressed_bytes_max`, BrokerError(UNSUPPORTED_COMPRESSION_TYPE)
-    for an unknown codec."""
+    Raises CorruptionError if the batch is damaged; BrokerError(MESSAGE_TOO_LARGE) if the
+    decompressed records exceed `decompressed_bytes_max`; BrokerError(UNSUPPORTED_COMPRESSION_TYPE)
+    if the codec is unknown.
+    """
     header = read_header(batch)
     return read_records(
         records_payload(batch, header, decompressed_bytes_max),

@@ -48,8 +48,9 @@ class Expected(NamedTuple):
 
 
 class Times(NamedTuple):
-    """The source of the records' timestamps: `base` plus the timestamp delta of the record. With
-    LogAppendTime, `append_time` is the timestamp of all records."""
+    """The timestamps of the records in a batch. With LogAppendTime all records have the timestamp
+    `append_time`. Otherwise `append_time` is None, and the timestamp of a record is `base` plus its
+    timestamp delta."""
 
     base: int
     append_time: int | None
@@ -58,9 +59,9 @@ class Times(NamedTuple):
 def name_records(
     refused: RecordsRefused, payload: bytes, record_count: int, times: Times, expected: Expected
 ) -> RecordsRefused:
-    """Return an exception that lists the invalid records of a batch. If it finds none among the
-    records that it checks, return `refused`. `payload` has the encoded records. Raises
-    CorruptionError for damaged records."""
+    """Return an exception that lists the invalid records of a batch. Only a limited number of
+    records is checked. If all checked records are valid, return `refused`. `payload` has the
+    encoded records. Raises CorruptionError if a record is damaged."""
     errors: list[RecordError] = []
     has_wrong_time = False
     count = min(record_count, WALKED_MAX)

@@ -1,4 +1,5 @@
-"""Detects incomplete replicas that have caught up with their leader, and lets them lead again."""
+"""Detects incomplete replicas that have caught up with their leader, and marks them as complete, so
+that they may lead."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class CatchUp:
     async def look(
         self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
     ) -> bool:
-        """Let each incomplete replica in `copies` that has caught up with its leader lead again.
-        Return whether an incomplete replica remains in `copies`. A failed check is logged, not
+        """Mark each incomplete replica in `copies` as complete if it has caught up with its leader.
+        Return whether a replica in `copies` is still incomplete. A failed check is logged, not
         raised."""
         is_incomplete = False
         for key in self._health.allowing(Event.COMPLETE):

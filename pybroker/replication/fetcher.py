@@ -150,7 +150,8 @@ class Fetcher:
         self._task.start(self._run)
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Fetch these partitions as well. A pause after failed requests to the leader ends."""
+        """Fetch these partitions as well. If the fetcher pauses because requests to the leader
+        failed, end the pause."""
         for partition in partitions:
             key = partition.topic_partition
             self.copies[key] = self._changed[key] = FollowedPartition(partition, self._look_at)
@@ -169,7 +170,8 @@ class Fetcher:
             self._removed.append(key)
 
     def synced(self) -> None:
-        """End the wait before the next fetch: the log of a fetched partition was synced to disk."""
+        """Record that the log of a fetched partition was synced to disk. This ends the wait before
+        the next fetch."""
         self._wake.set()
 
     async def stop(self) -> None:

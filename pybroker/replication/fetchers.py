@@ -32,8 +32,8 @@ class ReplicaFetchers:
         metrics: Metrics | None = None,
     ) -> None:
         """`channel` returns the channel to the broker with the given id. `losses` reads and writes
-        the loss receipts in ZooKeeper: the records of unclean elections, with the offsets that may
-        be lost. None means that the cluster has no unclean elections."""
+        the loss receipts in ZooKeeper. A loss receipt describes an unclean election, with the
+        offsets that may be lost. If `losses` is None, the cluster has no unclean elections."""
         self._channel = channel
         self._blocking = blocking
         self._clock = clock

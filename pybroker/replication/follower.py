@@ -2,9 +2,9 @@
 
 A follower's log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279,
 KIP-595). The follower's fetch contains the last leader epoch of its log. The leader looks in its
-own log for the largest leader epoch that is not above it, and answers with that epoch and its end
-offset. The follower truncates to the smaller of the two logs' end offsets for that epoch. Then it
-fetches again, until the leader reports no difference.
+own log for the largest leader epoch that is not above the follower's, and answers with the epoch
+found and its end offset. The follower truncates to the smaller of the two logs' end offsets for
+that epoch. Then it fetches again, until the leader reports no difference.
 """
 
 from __future__ import annotations

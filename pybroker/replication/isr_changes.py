@@ -322,10 +322,11 @@ class IsrChanges:
             self._tell_now.set()
         self._has_untold.set()
 
-    def _go_on(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake requests after a rise of the high watermark from `before`, which made
-        `readable_bytes` readable. Propose the partition's next ISR change if one is due."""
-        self._replicas.high_watermark_moved(partition, before, readable_bytes)
+    def _go_on(self, partition: Partition, old_offset: int, readable_bytes: int) -> None:
+        """Propose the partition's next ISR change if one is due. Wake waiting requests if the
+        high watermark has risen from `old_offset` and `readable_bytes` more bytes have become
+        readable."""
+        self._replicas.high_watermark_moved(partition, old_offset, readable_bytes)
         if not partition.may_have_enough_replicas():
             self._replicas.produces.disturbed(partition.topic_partition)
         self._replicas.review_isr(partition)

@@ -53,8 +53,9 @@ class SessionRequests:
 class Follower:
     """The leader's view of one follower. Times are monotonic seconds.
 
-    Each request of the fetch session `session` counts as a fetch of this partition from the
-    leader's log end offset. Invariant: caught_up_s <= fetched_s, once the follower has fetched."""
+    Each request of the fetch session `session` counts as a fetch of this partition at the leader's
+    log end offset. Invariant: caught_up_s <= fetched_s, once the follower has fetched.
+    """
 
     caught_up_s: float
     """The last time at which the follower had all records that the leader had at that time."""
@@ -176,10 +177,11 @@ class LeaderState:
         broker_id: int,
         epoch_start: int,
         now: float,
-        before: LeaderState | None = None,
+        previous: LeaderState | None = None,
     ) -> LeaderState:
         """Return the leader's state at the start of a leader epoch, at `now` (monotonic seconds).
-        `before` is the leader's state in the previous epoch, if this replica led then too."""
+        `previous` is the leader's state in the previous epoch; None if this replica did not lead
+        then."""
         isr = facts.state.isr
         followers = {
             replica: Follower(now if replica in isr else -math.inf)
@@ -187,8 +189,8 @@ class LeaderState:
             if replica != broker_id
         }
         state = cls(facts, broker_id, epoch_start, followers, now)
-        if before is not None:
-            state._incarnations = before._proved_incarnations()
+        if previous is not None:
+            state._incarnations = previous._proved_incarnations()
         state._recount()
         return state
 
@@ -229,8 +231,8 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The followers' fetch sessions. None if a follower has fetched outside a session, or only
-        once in it."""
+        """The followers' fetch sessions. None unless the last two fetches of each follower were
+        requests of its fetch session."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:
@@ -286,9 +288,9 @@ class LeaderState:
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
         """Return the ISR change that is due; None if none is due. A change removes lagging
-        followers from the ISR, and removes the eligible replicas once the ISR has `required`
-        replicas. If neither is due, but the leadership or the ISR is uncertain, the change only
-        checks the partition's state node in ZooKeeper (`only_looks`)."""
+        followers from the ISR. It also removes the eligible replicas if the new ISR has `required`
+        replicas. If neither is to be removed, but the leadership or the stored ISR is uncertain,
+        the change only checks the partition's state node in ZooKeeper (`only_looks`)."""
         self._await(
             frozenset(
                 replica
@@ -328,8 +330,8 @@ class LeaderState:
         return self.pending is change
 
     def stored(self, change: IsrChange, version: int) -> None:
-        """Record that ZooKeeper has stored the change, and the new version of the partition's state
-        node."""
+        """Record that ZooKeeper has stored the change. `version` is the new version of the
+        partition's state node."""
         self.adopt(change.state, version)
         self._found_s = self._proposed_s
         joined = self.followers.get(change.joins)
@@ -349,8 +351,8 @@ class LeaderState:
         self._recount()
 
     def told(self, state: PartitionState, version: int) -> None:
-        """Adopt a partition state that the controller sent, with the version of its ZooKeeper
-        node."""
+        """Adopt a partition state that the controller sent. `version` is the version of the
+        partition's state node in ZooKeeper."""
         if self.pending is not None:  # the controller may have read the node before that change
             self._doubted.update(self._incarnations)
         self.adopt(state, version)

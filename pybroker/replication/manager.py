@@ -128,7 +128,8 @@ class ReplicaManager:
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
-        """Return this broker's replica if it leads in `epoch` (-1: any), else raise BrokerError."""
+        """Return this broker's replica if it leads in `epoch` (-1: any). Otherwise raises
+        BrokerError."""
         found = self.partition(key)
         if self.lease:
             found.require_epoch(epoch)
@@ -146,7 +147,7 @@ class ReplicaManager:
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
         """Return the replica's authority under the ZooKeeper lease `lease`. A result above `needed`
-        may be too high."""
+        may be too high, because not all conditions for higher levels are checked."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -188,8 +189,8 @@ class ReplicaManager:
             self._fetchers.synced(key)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """Record a follower's fetch that arrived at `now` (monotonic seconds). The leader epoch and
-        the logs must agree. Raises the errors of `Partition.follower_fetched`."""
+        """Record a follower's fetch that arrived at `now` (monotonic seconds). The caller has
+        checked it (see `FollowerFetch`). Raises the errors of `Partition.follower_fetched`."""
         before = partition.high_watermark
         readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)
         self.high_watermark_moved(partition, before, readable_bytes)
@@ -198,11 +199,11 @@ class ReplicaManager:
         if not partition.is_in_isr(fetch.replica_id):
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
-    def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake waiting requests if `readable_bytes` more bytes have become readable, and this
-        number is above 0. `before` is the high watermark before the move."""
+    def high_watermark_moved(self, partition: Partition, old: int, readable_bytes: int) -> None:
+        """Wake waiting requests if `readable_bytes`, the number of bytes that became readable, is
+        above 0. `old` is the high watermark before the move."""
         if readable_bytes:
-            offsets = partition.high_watermark - before
+            offsets = partition.high_watermark - old
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
 
     def want_isr_change(self, change: IsrChange | None) -> None:
@@ -275,10 +276,10 @@ class ReplicaManager:
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         """Make each replica leader or follower, and return an error code for each. If the command
-        names all partitions of this broker, other replicas' directories are renamed to `*-stray`.
-
-        Raises BrokerError for the whole command: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or
-        NETWORK_EXCEPTION if ZooKeeper does not return the configuration of a topic."""
+        names all partitions of this broker, rename the directories of all other replicas to
+        `*-stray`. Raises BrokerError for the whole command: STALE_CONTROLLER_EPOCH;
+        STALE_BROKER_EPOCH; NETWORK_EXCEPTION if ZooKeeper does not return the configuration of a
+        topic."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers: dict[TopicPartition, ErrorCode] = {}
@@ -315,8 +316,8 @@ class ReplicaManager:
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
-        """Rename the directories of replicas that are not `assigned` to this broker to
-        `*-stray`."""
+        """Close the replicas that are not `assigned` to this broker, and rename their directories
+        to `*-stray`."""
         strays = sorted(self._logs.all().keys() - assigned)
         await self._let_go(strays)
         if strays:
@@ -398,8 +399,7 @@ class ReplicaManager:
         return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
-        """Give the replica the role in the command. Must not await: no append can come in
-        between."""
+        """Give the replica the role in the command. Does not await: no append happens meanwhile."""
         key = facts.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:

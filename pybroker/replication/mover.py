@@ -99,12 +99,12 @@ class ReplicaMover:
     ) -> Mapping[TopicPartition, BrokerError | None]:
         """Begin to move each replica to the log directory in `wanted`, without waiting for the end.
         `exists` returns whether the cluster has a partition. If this broker has no replica of a
-        partition yet, a later replica is created in the wanted directory.
+        partition, but gets one later, that replica is created in the wanted directory.
 
         Return partition -> error. The error is None if the move has begun or is not needed. The
         errors: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION (topic name too long
-        for a future directory), REPLICA_NOT_AVAILABLE (no replica here), UNKNOWN_TOPIC_OR_PARTITION
-        (no such partition).
+        for a future directory), REPLICA_NOT_AVAILABLE (this broker has no replica),
+        UNKNOWN_TOPIC_OR_PARTITION (the cluster has no such partition).
         """
         errors: dict[TopicPartition, BrokerError | None] = {}
         # A disconnecting client cancels its request, but a move that has begun needs its task.

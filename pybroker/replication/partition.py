@@ -192,7 +192,7 @@ class Partition(Watched):
             self.leading_since = facts.state.leader_epoch
         self.granted = Authority.ALL
         self._leader = LeaderState.begin(
-            facts, broker_id=self.broker_id, epoch_start=epoch_start, now=now, before=self._leader
+            facts, broker_id=self.broker_id, epoch_start=epoch_start, now=now, previous=self._leader
         )
         # An estimate that is too high wakes requests too early, which is harmless.
         self._uncommitted_bytes = self.log.size_bytes
@@ -242,15 +242,16 @@ class Partition(Watched):
         return self._leader is not None and self._leader.is_pending(change)
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
-        """Record that ZooKeeper has stored the pending ISR change, and the new node version. Return
-        the approximate number of bytes that became readable."""
+        """Record that ZooKeeper has stored the pending ISR change. `version` is the new version of
+        the partition's state node. Return the approximate number of bytes that became readable."""
         assert self._leader is not None
         self._leader.stored(change, version)
         return self._settled()
 
     def isr_adopted(self, state: PartitionState, version: int) -> int:
-        """Adopt the partition state that another process has written in this leader epoch, and its
-        node version. Return the approximate number of bytes that became readable."""
+        """Adopt the partition state that another process has written in this leader epoch.
+        `version` is the new version of the partition's state node. Return the approximate number of
+        bytes that became readable."""
         assert self._leader is not None
         self._leader.adopt(state, version)
         return self._settled()
@@ -269,8 +270,8 @@ class Partition(Watched):
         self._leader.unchanged()
 
     def superseded(self, *, is_replaced: bool) -> None:
-        """Record that ZooKeeper has a later leader epoch, and whether its leader is another
-        broker (`is_replaced`). This replica proposes no ISR changes until the controller's next
+        """Record that ZooKeeper has a later leader epoch. `is_replaced`: the leader of that
+        epoch is another broker. This replica proposes no ISR changes until the controller's next
         command."""
         assert self._leader is not None
         self._leader.is_superseded = True
@@ -361,8 +362,9 @@ class Partition(Watched):
         """Append one validated batch to the leader's log, and advance the high watermark as far as
         allowed. `guard` is the proof that the batch's transaction is open (KIP-890).
 
-        Raises BrokerError: NOT_ENOUGH_REPLICAS (only with acks=-1; nothing is written), or the
-        error of the producer state. Raises StorageError if the write fails."""
+        Raises BrokerError NOT_ENOUGH_REPLICAS, without effect, if acks is -1 and the ISR is too
+        small. Raises the errors of `Log.append`.
+        """
         assert self._leader is not None
         assert self._facts is not None
         config = self.log.config
@@ -415,7 +417,7 @@ class Partition(Watched):
         return self.settle()
 
     def session_repeats(self, replica_id: int, session: SessionRequests) -> None:
-        """Count each request of the follower's fetch session as a fetch of this partition from the
+        """Count each request of the follower's fetch session as a fetch of this partition at the
         log end offset, until `session_ends`."""
         if self._leader is not None:
             self._leader.followers[replica_id].session = session

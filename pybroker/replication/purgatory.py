@@ -154,8 +154,11 @@ class Purgatory:
     ) -> Wait:
         """Begin a wait with the conditions of `wait`, and call `on_over` once when it ends.
         `on_over` must not read partitions. The caller must call `end` of the returned object once.
-        With `shares_timer` several waits share a timer, so this wait may end early: after half of
-        `timeout_s`, or up to a second before the end of `timeout_s`."""
+
+        With `shares_timer` several waits share a timer, so this wait may end early. The timer of an
+        earlier wait may be used if it is due after half of `timeout_s` or later. A new timer is due
+        up to a second before the end of `timeout_s`.
+        """
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None
         if more is not None:
@@ -185,8 +188,9 @@ class Purgatory:
         together[wait] = None
 
     def _shared_due(self, now: float, timeout_s: float) -> float:
-        """Return the time (loop seconds) at which a wait with a shared timer ends. It is that of an
-        existing timer, if one is due in the second half of the wait, else that of a new timer."""
+        """Return the time (loop seconds) at which the timer for a wait with a shared timer is due.
+        This is an existing timer if one is due in the second half of the wait, otherwise a new
+        timer."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
         for due in reversed(self._due):
             if earliest <= due <= latest:

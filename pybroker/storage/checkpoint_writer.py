@@ -22,8 +22,8 @@ value in the file."""
 
 class CheckpointWriter:
     """Writes the checkpoint files of all usable log directories. All methods wait for the disk. On
-    a full disk the checkpoint files keep their older values. These stay valid, because they are
-    lower."""
+    a full disk the checkpoint files keep their older values. An older value is lower, and a
+    checkpoint may be lower than the true value."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class CheckpointWriter:
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
-        """Checkpoint that the log is compacted below `offset`. Return False if the write failed. Do
-        nothing and return True if the log was replaced, or was truncated after the caller had read
-        `generation`."""
+        """Checkpoint that the log is compacted below `offset`. Do nothing if another log has
+        replaced `log`, or if a truncation has changed `log.segments.generation` from `generation`.
+        Return False only if the write failed."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)
@@ -89,9 +89,9 @@ class CheckpointWriter:
         return True
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
-        """Call `write`, which writes checkpoints of this directory. Return False if the write
-        failed. A full disk is then reported to the callback `refused`, any other error to the
-        callback `failed`."""
+        """Call `write`, which writes checkpoints of this directory. Return whether this succeeded.
+        Report a full disk to the callback `refused`, and any other failure to the callback
+        `failed`."""
         try:
             write()
         except DiskFull as error:

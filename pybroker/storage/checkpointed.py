@@ -33,7 +33,8 @@ def recovery_points(logs: Logs, known: Offsets) -> dict[TopicPartition, int]:
 
 
 def log_starts(logs: Logs) -> dict[TopicPartition, int]:
-    """Return partition -> log start offset, for each log that starts inside a segment."""
+    """Return partition -> log start offset, for each log whose log start offset is above the base
+    offset of its first segment."""
     return {
         key: log.log_start_offset
         for key, log in logs.items()

@@ -48,9 +48,9 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """Write the leader epoch file of each undamaged log whose log start offset has changed: its
-    offset in `starts` differs from the checkpointed one in `known`. The checkpoint of the log start
-    offsets must be written afterwards. Waits for the disk. Raises StorageError."""
+    """Write the leader epoch file of each undamaged log whose log start offset in `starts` differs
+    from the checkpointed one in `known`. Call this before the new log start offsets are
+    checkpointed. Waits for the disk. Raises StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()
@@ -66,9 +66,9 @@ def unflushed(logs: Iterable[Log]) -> list[TopicPartition]:
 
 
 def flush_idle(logs: Iterable[Log], now_ms: int, idle_ms: int) -> int:
-    """Flush the closed segments of these logs. Flush the active segment too if the last append is
-    `idle_ms` ago, or if flush.ms or flush.messages is reached. Return how many logs were flushed.
-    Waits for the disk."""
+    """Flush the closed segments of these logs. Flush the active segment too if the last append was
+    at least `idle_ms` ago, or if flush.ms or flush.messages requires a flush. Return how many logs
+    were flushed. Waits for the disk."""
     touched = 0
     for log in logs:
         if log.failure is not None or log.damage is not None:

@@ -198,8 +198,8 @@ class LogDirectory:
             )
 
     def require_usable(self) -> None:
-        """Check that the directory is readable and writable, or does not exist yet. Changes
-        nothing. Raises UnusableDirectory."""
+        """Raise UnusableDirectory if the directory exists, but cannot be read and written. Changes
+        nothing."""
         if not self._disk.exists(self.path):
             return
         self._require_directory()
@@ -230,7 +230,7 @@ class LogDirectory:
 
     def lock(self, process_id: int) -> None:
         """Lock the directory until this process ends or calls `unlock`. Raises StartupError if
-        another process holds the lock, UnusableDirectory if the file system cannot lock it."""
+        another process holds the lock; UnusableDirectory if the directory cannot be locked."""
         if self._release is not None:
             return
         self.require_usable()
@@ -339,8 +339,9 @@ class LogDirectory:
         self._finish_leftovers()
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
-        """Store durably that a broker uses the directory. After an unclean stop, the next start
-        recovers its logs. Raises StorageError."""
+        """Mark the directory durably as in use by a broker, and remove the clean mark. If the
+        broker then stops uncleanly, its next start recovers the logs. `incarnation`: see `Boot`.
+        Raises StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))
@@ -348,17 +349,17 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Finish the start of the broker, after its suspect replicas have left the ISR and the
-        eligible replicas. Store the boot id, the broker's incarnation and the list `family` of the
-        remaining log directories, durably. Then remove the file in which the operator accepts
-        losses. Raises StorageError; after a full disk, `settle_due` tries again."""
+        """Finish the start of the broker. Call this after each replica that may have lost records
+        has left the ISR and the eligible replicas (KIP-966). Store the boot id, the broker's
+        incarnation, and the list `family` of the remaining log directories, durably. Then remove
+        the file in which the operator accepts losses. Raises StorageError. If the disk was full,
+        `settle_due` repeats the call."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 
     @property
     def owes_settling(self) -> bool:
-        """Whether a call of `settle` has failed, and no call of `settle_due` has repeated it
-        yet."""
+        """Whether a call of `settle` has failed, so that `settle_due` must repeat it."""
         return self._due is not None
 
     def settle_due(self) -> None:
@@ -412,12 +413,13 @@ class LogDirectory:
     def forget_others(
         self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Lower each checkpointed offset to at most the partition's log end offset in `ends`.
-        Remove the offsets of partitions that are neither in `ends` nor missing. Raises
+        """Lower each checkpointed offset to at most the partition's log end offset in `ends`. If a
+        partition is not in `ends`, remove its offsets, unless the partition is missing. Raises
         StorageError.
 
-        A partition is missing if it has a checkpointed high watermark above 0, but is in no log
-        directory of this broker. `anywhere` has the partitions in all log directories.
+        A partition is missing if its checkpointed high watermark is above 0, but no log directory
+        of this broker contains the partition. `anywhere` are the partitions that some log directory
+        contains.
         """
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:
@@ -446,15 +448,15 @@ class LogDirectory:
             )
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Remove the partition, whose directory is missing, from `missing` and from the
+        """Forget a partition whose directory is missing: remove it from `missing` and from the
         checkpoints. Raises StorageError."""
         if self.missing.pop(partition, None) is not None:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
-        """Write the clean mark, the file of a clean shutdown. All logs must be durable and closed.
-        Without effect if the disk has failed, or if a suspect replica of this start has not left
-        the ISR and the eligible replicas yet."""
+        """Write the clean mark (the file of a clean shutdown). All logs must be durable and closed.
+        Without effect if the disk has failed. Also without effect before the first call of `in_use`
+        or `settle`."""
         if self.failure is None and self._boot is not None:
             # In this order: if the disk has no space for the mark, the boot id is still there.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

@@ -1,7 +1,7 @@
 """The log directories of one broker, and which of them are usable, offline or lost.
 
 Each directory stores its own id and the ids of all others. So the broker detects a lost directory,
-and creates no empty logs for its partitions.
+and does not create empty logs for the partitions of that directory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SHOWN_MAX: Final = 3
 
 
 class DirectorySet:
-    """The log directories in log.dirs. A starting broker calls `lock`, `check` and `settle`, a
-    stopping one `unlock`. An unusable directory goes offline; the start fails only if none is
-    usable."""
+    """The log directories in log.dirs. A starting broker calls `lock`, `check` and `settle`; a
+    stopping broker calls `unlock`. An unusable directory goes offline. The start fails only if no
+    directory is usable."""
 
     def __init__(
         self, paths: Iterable[str], disk: Disk, foreign_names: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ class DirectorySet:
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Remove the partition, whose directory has disappeared, from `missing` and from the
+        """Forget a partition whose directory has disappeared: remove it from `missing` and from the
         checkpoints of all usable log directories. Raises StorageError."""
         for directory in self.usable():
             directory.give_up(partition)
@@ -101,8 +101,8 @@ class DirectorySet:
         return next(iter(broker_ids), None), next(iter(cluster_ids), None)
 
     def lock(self, process_id: int) -> None:
-        """Lock all usable directories for this process. Raises StartupError; then none is
-        locked."""
+        """Lock all usable directories for this process. Raises StartupError if another process
+        holds a lock, or if no directory is usable. After an error no directory is locked."""
         try:
             for directory in self.usable():
                 self.attempt(directory, lambda each: each.lock(process_id))
@@ -112,15 +112,16 @@ class DirectorySet:
 
     def check(self, broker_id: int, cluster_id: str) -> None:
         """Check that all directories belong to this broker and cluster. An unreadable or read-only
-        directory goes offline. Raises StartupError."""
+        directory goes offline. Raises StartupError if a directory belongs to another broker or
+        cluster, or if no directory is usable."""
         for directory in self.usable():
             self.attempt(directory, lambda each: each.require_usable())
             if directory.failure is None:
                 directory.check(broker_id, cluster_id)
 
     def attempt(self, directory: LogDirectory, work: Callable[[LogDirectory], None]) -> None:
-        """Run `work` for this directory. If it fails, the directory goes offline. Raises
-        StartupError if no other directory is usable."""
+        """Call `work` for this directory. If `work` raises StorageError or UnusableDirectory, the
+        directory goes offline. Raises StartupError instead if this is the last usable directory."""
         try:
             work(directory)
         except (UnusableDirectory, StorageError) as error:
@@ -147,16 +148,18 @@ class DirectorySet:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no usable directory contains data."""
+        """Whether all usable directories are new: none has a file `meta.properties`."""
         return all(directory.meta() is None for directory in self.usable())
 
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
         """Find the lost directories, and give each new directory an id. Return path -> id of each
         usable directory, and the list of all directories of the broker. Writes nothing: the caller
-        must store the list in each usable directory. `expects_data`: this broker had partitions
-        before, so empty directories mean lost data.
+        must store the list in each usable directory.
 
-        Raises StartupError if one directory is a copy of another; StorageError.
+        `expects_data`: this broker had partitions before. If this is True and all usable
+        directories are new, their data counts as lost.
+
+        Raises StartupError if one directory is a copy of another. Raises StorageError.
         """
         ids = self._ids()
         known = self._newest_family()
@@ -230,9 +233,9 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Find each directory that counts as lost only because it has no `meta.properties`: it has
-        partitions and a known path. Add its known id to `ids`, and remove the directory from
-        `lost`."""
+        """Find each directory that seems lost only because its file `meta.properties` is missing:
+        the directory is at a known path and has partitions. Add the id of this path to `ids`, and
+        remove the id from `lost`."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
@@ -246,8 +249,9 @@ class DirectorySet:
                     )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
-        """Take an empty directory at the path of a lost directory offline: the lost disk is
-        probably not mounted."""
+        """If an empty directory is at the path of a lost directory, take the empty directory
+        offline: the lost disk is probably not mounted. Do not take the last usable directory
+        offline."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():
             if directory.path in by_path and directory.path not in ids and len(self.usable()) > 1:

@@ -17,9 +17,10 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 class Durability:
     """The flushes of one log. Invariant: records below `recovery_point` are durable.
 
-    A thread holds `syncing` during a sync: of two concurrent syncs, the kernel reports a disk
-    failure to only one. A sync that began before the last truncation does not raise the recovery
-    point."""
+    A thread holds `syncing` during a sync, because the kernel reports a disk failure to only one of
+    two concurrent syncs. A sync that began before the last truncation does not raise the recovery
+    point.
+    """
 
     __slots__ = (
         "_limit",
@@ -59,8 +60,8 @@ class Durability:
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Return whether flush.messages allows to flush the records below the log end offset `end`
-        later. If the result is True, these records count as durable from now on."""
+        """Return whether flush.messages permits a later flush of the records below the log end
+        offset `end`. If the result is True, these records count as durable from now on."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end

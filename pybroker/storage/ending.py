@@ -34,8 +34,9 @@ class Ending:
         self._closed: set[TopicPartition] = set()
 
     def shares(self) -> list[Sequence[Log]]:
-        """Return all logs in groups. Several threads may call `end` at the same time, each with
-        another group. Also syncs the names of new log directories. Waits for the disk."""
+        """Return all logs in groups. Several threads may call `end` at the same time if each passes
+        a different group. Also make the names of new logs durable in the log directories. Waits for
+        the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]
@@ -73,9 +74,8 @@ class Ending:
 
 
 def _end(partition_log: Log) -> bool:
-    """Make a log durable and close it. Return whether the log is undamaged and durable. Return
-    False if the disk is full: the next start recovers the log. Waits for the disk. Raises
-    StorageError."""
+    """Make a log durable and close it. Return False if the log is damaged or the disk is full: the
+    next start then recovers the log. Waits for the disk. Raises StorageError."""
     try:
         partition_log.close()
     except (BrokerError, StorageError) as error:

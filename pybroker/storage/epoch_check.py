@@ -166,8 +166,8 @@ def _rise(runs: Sequence[_Run]) -> bool:
 
 
 def _corrupt_run(runs: Sequence[_Run]) -> _Run:
-    """Return the batches whose leader epoch is probably corrupt, in a log whose leader epochs fall
-    somewhere."""
+    """Return the batches whose leader epoch is probably corrupt. Call this only if a leader epoch
+    in `runs` is lower than the one before it."""
     # If removing a single batch leaves epochs that never fall, that batch is to blame. Otherwise it
     # is the first run whose epoch is higher than that of a later run.
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)

@@ -107,8 +107,9 @@ def parse_segment_file(name: str) -> ParsedName | None:
 
 
 def corrupt_file(segment_name: str, position: int, number: int) -> str:
-    """Return the name of the file for the bytes that recovery removes from a segment file at
-    `position`. `number` counts such files of the same position from 0."""
+    """Return the name of the file in which recovery saves the bytes that it cuts off a segment
+    file. `position` is the position of the first of these bytes. `number` (from 0) distinguishes
+    several files of the same position."""
     return f"{segment_name}.{position}.{number}{CORRUPT_SUFFIX}"
 
 

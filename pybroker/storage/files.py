@@ -1,7 +1,8 @@
 """The `Disk` of a real process: the only module of the log that calls the operating system.
 
 Open descriptors are in an LRU cache of bounded size. A file with unsynced content keeps its
-descriptor: only this descriptor certainly reports a failed write at a later sync.
+descriptor. The kernel may report a failed write only at a later sync, and reports it reliably only
+for this descriptor.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class _reported:
 
 
 class _reported_write(_reported):
-    """Wrap a write: a full disk raises DiskFull, any other failure StorageError. Do not wrap a
-    sync: a failed sync may lose acknowledged records, but the log stays in use after DiskFull."""
+    """Wrap a write: a full disk raises DiskFull, any other failure StorageError. Do not use it for
+    a sync. A failed sync may have lost acknowledged records, but after DiskFull the log stays in
+    use."""
 
     __slots__ = ()
 
@@ -116,7 +118,7 @@ class _Handles:
                 self._close(file)
 
     def synced(self) -> None:
-        """Close idle descriptors above the capacity, after a sync."""
+        """Close idle descriptors above the capacity. Call this after a sync."""
         with self._lock:
             self._evict()
 
@@ -275,8 +277,8 @@ class SystemDisk:
         clock: Clock | None = None,
         syncs: TimeMeter | None = None,
     ) -> None:
-        """`syncs` receives the duration of each sync in seconds, measured by `clock`. It must be
-        thread-safe."""
+        """`syncs` receives the duration of each sync in seconds, measured by `clock`. `syncs` must
+        be thread-safe."""
         self._clock = clock
         self._syncs = syncs
         self._handles = _Handles(handles_max)

@@ -54,7 +54,8 @@ class IndexTable:
 
     def _note_size(self, size: int) -> tuple[int, bytearray]:
         """Return the number of entries in the file, and the bytes of the entries that are only in
-        memory. If the number is unknown, compute it from `size`, the size of the file in bytes."""
+        memory. If the number of entries in the file is unknown, compute it from `size`, the size of
+        the file in bytes."""
         if self._state[0] < 0:
             self._state = (size // self._entry.size, self._state[1])
         return self._state
@@ -127,8 +128,8 @@ class IndexTable:
         return self.get(count - 1, cached_only=cached_only) if count else None
 
     def floor(self, key: int, *, field: int = 0, cached_only: bool = False) -> int:
-        """Return the number of the last entry whose field `field` is at most `key`; -1 if there is
-        none. The entries must be sorted by this field as well."""
+        """Return the number (counted from 0) of the last entry whose field `field` is at most
+        `key`; -1 if there is none. The entries must be sorted by this field as well."""
         written, tail = self._loaded()
         size = self._entry.size
         unpack = self._entry.unpack_from
@@ -149,8 +150,8 @@ class IndexTable:
         return low + self._search(block, len(block) // size, key, field)
 
     def _search(self, block: Buffer, count: int, key: int, field: int) -> int:
-        """Return the index of the last of the `count` entries in `block` whose field `field` is at
-        most `key`; -1 if there is none."""
+        """Return the number (counted from 0) of the last entry in `block` whose field `field` is at
+        most `key`; -1 if there is none. `block` has `count` entries."""
         unpack = self._entry.unpack_from
         size = self._entry.size
         low, high = 0, count

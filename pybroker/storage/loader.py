@@ -57,11 +57,11 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts about a log that are known before it is opened. An offset is None if the checkpoint
-    does not have it.
+    """Facts about a log that are known before it is opened. An offset is None if the checkpoint has
+    no offset for this log.
 
     - `clean`: the log was closed cleanly.
-    - `floor_offset`: all records below it were written, so a log that ends earlier is damaged.
+    - `floor_offset`: all records below it were written. A log that ends earlier is damaged.
     - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
     - `same_boot`: the machine has been up since the last write, so no written bytes are lost.
     - `lost_power`: the machine was shut down or lost power since a broker wrote to this log.
@@ -151,7 +151,7 @@ def _open(
     now_ms: int,
 ) -> Opened:
     """Open the log. Recovery checks only the batches that `known` requires. Raises StorageError.
-    Raises CorruptionError if a later step reads a corrupt batch."""
+    Raises CorruptionError if a batch that recovery has not checked is corrupt."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -250,7 +250,7 @@ class _Loader:
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
 
     def write_anew(self) -> None:
-        """Replace each segment file that is not entirely durable by a synced copy."""
+        """Replace the segment files with records above the recovery point by synced copies."""
         # After a failed sync the kernel may treat bytes as written that never reached the disk.
         # They can be read while they are in memory, but another sync does not write them.
         durable = self._known.recovery_point or 0
@@ -371,8 +371,8 @@ class _Loader:
         return segments, log_start, *self.epochs(segments, log_start)
 
     def _known_start(self) -> int:
-        """Return the lower one of the log start offsets in the checkpoint and in the leader epoch
-        file."""
+        """Return the log start offset in the checkpoint or the one in the leader epoch file,
+        whichever is lower."""
         # The epoch file is written before the checkpoint. So if the checkpoint has the higher log
         # start, it is corrupt: retention would delete valid records.
         start = self._known.log_start_offset or 0

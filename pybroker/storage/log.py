@@ -109,9 +109,9 @@ class Log:
         now_ms: int,
         guard: Verification | None = EXEMPT,
     ) -> AppendResult:
-        """Append `data`, one validated batch, to the leader's log. Writes its offset and leader
-        epoch into `data`. `header` is the header as received. Raises BrokerError with a code of
-        `ProducerState.check`, or KAFKA_STORAGE_ERROR; then nothing is written."""
+        """Append `data`, one validated batch, to the leader's log. Writes the batch's offset and
+        leader epoch into `data`. `header` is the header as received. Raises BrokerError
+        KAFKA_STORAGE_ERROR, and the errors of `ProducerState.check`; nothing is written then."""
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -154,9 +154,9 @@ class Log:
         """Append batches from the leader to the follower's log, unchanged. A partial batch at the
         end of `data` is ignored.
 
-        Raises BrokerError CORRUPT_MESSAGE if a checksum is wrong, if a batch begins below the end
-        of the log or of the previous batch, or if a leader epoch falls or is above `epoch_max`.
-        Raises BrokerError KAFKA_STORAGE_ERROR.
+        Raises BrokerError KAFKA_STORAGE_ERROR. Raises BrokerError CORRUPT_MESSAGE if a checksum is
+        wrong, if a batch begins below the log end offset or below the end of the previous batch, or
+        if a leader epoch is lower than the previous one or higher than `epoch_max`.
         """
         self._check_usable()
         batches = lookup.checked_batches(data, self.log_end_offset, self.latest_epoch, epoch_max)
@@ -289,9 +289,13 @@ class Log:
         most `max_bytes` in total; b"" if there is no such batch.
 
         With `at_least_one_batch` the first batch may be longer than `max_bytes`. With
-        `cached_only`, None means that the read would wait for the disk: repeat it in a thread
-        without `cached_only`. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, or
-        KAFKA_STORAGE_ERROR (also if `offset` is at or after a corrupt range)."""
+        `cached_only`, None means that the read would wait for the disk. The caller then repeats the
+        call in a thread, without `cached_only`.
+
+        Raises BrokerError OFFSET_OUT_OF_RANGE if `offset` is outside the log; CORRUPT_MESSAGE if
+        the batches are damaged; KAFKA_STORAGE_ERROR if the disk fails, or if `offset` is at or
+        after a known corrupt range.
+        """
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
             raise self.damage.as_error(self.topic_partition)
@@ -315,9 +319,9 @@ class Log:
     def offset_for_timestamp(
         self, timestamp_ms: int, upper_offset: int
     ) -> tuple[int, int, int] | None:
-        """Return offset, timestamp and leader epoch of the first record with at least
-        `timestamp_ms`; None if there is none below `upper_offset`. May wait for the disk. Raises
-        BrokerError."""
+        """Return offset, timestamp and leader epoch of the first record whose timestamp is at least
+        `timestamp_ms`. Return None if there is no such record below `upper_offset`. May wait for
+        the disk. Raises BrokerError."""
         start = self.log_start_offset
         return lookup.offset_for_timestamp(self.segments, timestamp_ms, start, upper_offset)
 
@@ -382,7 +386,8 @@ class Log:
         self._owner.lower(self.topic_partition, end)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records, even of a damaged log; the next gets `offset`. Waits for the disk."""
+        """Remove all records, even of a damaged log. The next record gets `offset`. Waits for the
+        disk."""
         if self._failure is not None:
             self._check_usable()
         with self._cutting(0):
@@ -422,8 +427,8 @@ class Log:
         self.changes.note(self.topic_partition)
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
-        """Delete the expired segments; if not `by_age`, only those below the log start offset.
-        Return their number. The files remain until `remove_doomed`."""
+        """Delete the expired segments; with `by_age` False, only segments below the log start
+        offset. Return the number of deleted segments. Their files remain until `remove_doomed`."""
         if self._failure is not None or self.damage is not None or self.segments.are_pinned:
             return 0
         segments = self.segments.all
@@ -463,19 +468,20 @@ class Log:
 
     @property
     def has_closed_unflushed(self) -> bool:
-        """Whether closed segments are not durable yet."""
+        """Whether closed segments have records above the recovery point."""
         return self.recovery_point < self.segments.active.base_offset
 
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
         """Make all appended records durable and raise the recovery point; with `closed_only`, only
         the records of closed segments. Waits for the disk; any thread may call it. Raises
-        BrokerError KAFKA_STORAGE_ERROR. Then the log is unusable, unless the disk was full."""
+        BrokerError KAFKA_STORAGE_ERROR. If the disk was full, the log stays usable; after any other
+        error it is unusable."""
         with self._making_durable():
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 
     def close(self) -> None:
-        """Write the indexes and the producer state, sync the files, and close them. A failed or
-        damaged log is only closed. Idempotent. Raises the errors of `flush`."""
+        """Write the indexes and the producer state, sync the files, and close them. If the log has
+        failed or is damaged, only close the files. Idempotent. Raises the errors of `flush`."""
         if self._failure is None and self.damage is None:
             producers = self._snapshots, self.producers
             with self._making_durable():

@@ -14,8 +14,8 @@ from pybroker.model import TopicPartition
 
 
 class LogChanges:
-    """The notes about the changed partitions of a broker. Any thread may change a set: adding,
-    discarding and copying are atomic."""
+    """The notes about the changed partitions of a broker, in sets. Any thread may add, discard and
+    copy notes, because these operations are atomic."""
 
     __slots__ = ("_readers", "_touched", "doomed", "unflushed", "unsaved")
 
@@ -53,12 +53,12 @@ class LogChanges:
         self._touched[partition] = None
 
     def touch(self, partition: TopicPartition) -> None:
-        """Note a change of the partition that needs no write or removal of a file, such as a new
-        role."""
+        """Note a change of the partition that concerns no file, such as a new role (leader or
+        follower)."""
         self._touched[partition] = None
 
     def reader(self, partitions: Iterable[TopicPartition] = ()) -> ChangeReader:
-        """Return a reader of the later notes. Its first `take` also returns `partitions`."""
+        """Return a reader of all notes from now on. Its first `take` also returns `partitions`."""
         reader = ChangeReader(self, partitions)
         self._readers.append(reader)
         return reader

@@ -146,8 +146,8 @@ class LogOwner:
       the truncation.
     - `failed`: called after a failure that ends the use of the log.
     - `refused`: called after a write that failed because the disk was full; the log stays usable.
-    - `sync_due`: requests a flush soon, because of flush.messages. If the result is False, the log
-      flushes itself.
+    - `sync_due`: asks the log manager to flush the log soon, because of flush.messages. If the
+      result is False, the log manager does not flush the log, and the log flushes itself.
     - `changes`: receives the log's notes of changes, for periodic work.
     """
 

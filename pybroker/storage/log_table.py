@@ -34,8 +34,8 @@ class LogTable:
     def within(
         self, directory: LogDirectory, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Log]:
-        """Return partition -> log, for the logs in this log directory; with `keys`, only those of
-        these partitions."""
+        """Return partition -> log for the logs in this log directory. If `keys` is not None, return
+        only the logs of these partitions."""
         with self.lock:
             return {
                 key: self.logs[key]
@@ -46,9 +46,9 @@ class LogTable:
     def choose(
         self, partition: TopicPartition, requested: LogDirectory | None
     ) -> LogDirectory | None:
-        """Return the log directory for the log of a new partition; None if all have failed. The
-        first choice is a directory with files of the partition, then `requested`, then the one with
-        the fewest partitions."""
+        """Return the log directory for the log of a new partition; None if all log directories have
+        failed. The first choice is a directory with files of the partition, the second choice
+        `requested`, the third choice the directory with the fewest partitions."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):

@@ -160,8 +160,9 @@ def read(
 def offset_for_timestamp(
     segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return offset, timestamp and leader epoch of the first record from the log start offset on
-    with at least `timestamp_ms`. Return None if no such record is below `upper_offset`."""
+    """Return offset, timestamp and leader epoch of the first record at or after the log start
+    offset whose timestamp is at least `timestamp_ms`. Return None if there is no such record below
+    `upper_offset`."""
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
             break
@@ -289,8 +290,8 @@ def rebuild_producers(
 def _replay(
     state: ProducerState, segment: Segment, start: int, seen_ms: int
 ) -> Iterator[AbortedTransaction]:
-    """Apply the batches of a segment from the offset `start` on to `state`. Yield the transactions
-    that their markers abort."""
+    """Apply the batches of a segment from the offset `start` on to `state`. Yield a transaction
+    index entry for each abort marker in these batches."""
     position = segment.locate(max(start, segment.base_offset))
     if position is None:
         return

@@ -121,13 +121,14 @@ class LogManager:
         return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:
-        """Lock all usable log directories for this process. Raises StartupError; then none is
-        locked."""
+        """Lock all usable log directories for this process. Raises StartupError if another process
+        holds a lock, or if no directory is usable. After an error no directory is locked."""
         self._directories.lock(self._process_id)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no usable log directory contains data yet. Valid between `lock` and `start`."""
+        """Whether all usable log directories are new: none has a file `meta.properties`. Valid
+        between `lock` and `start`."""
         return self._directories.is_fresh
 
     def start(
@@ -204,8 +205,9 @@ class LogManager:
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:
-        """Store in the log directories that the suspect replicas of this start have left the ISR
-        and the eligible replicas. Waits for the disk."""
+        """Store the broker's incarnation (see `Boot`) in the log directories. Call this after each
+        replica in `suspects` has left the ISR and the eligible replicas (KIP-966). Waits for the
+        disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -260,15 +262,17 @@ class LogManager:
         is_new: bool = True,
         is_copied: bool = False,
     ) -> Log:
-        """Return the log of the partition, created if missing. An existing log gets this
-        configuration and, if it has no topic id, `topic_id`. `is_new`: no broker has a log of the
-        partition yet. `is_copied`: another broker leads, so a lost log can be copied from it.
+        """Return the log of the partition. Create the log if there is none. An existing log gets
+        this configuration and, if it has no topic id, `topic_id`. `is_new`: no broker has a log of
+        the partition yet. `is_copied`: another broker leads, so a lost log can be copied from that
+        leader.
 
         Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
         StorageError. Raises BrokerError KAFKA_STORAGE_ERROR in these cases:
 
         - The log is unusable.
-        - The log may be in an offline or lost log directory, or its own directory has disappeared.
+        - The log may be in a log directory that is offline or lost.
+        - The directory of the log has disappeared, and `is_copied` is False.
         - The log is incomplete, and `is_copied` is False.
         """
         with self._lock:

@@ -2,9 +2,9 @@
 
 The log is copied into a directory `*-future`, which gets its final name when the copy is nearly
 complete. Then the copy gets the last records, replaces the original, and the original is removed.
-If the broker is killed while both logs exist, the next start uses the longer one. Before a
-truncation the broker marks the log that is not in use as outdated, and the next start never uses an
-outdated log.
+If the broker is killed while both logs exist, the next start uses the longer one. Before the broker
+truncates the log in use, it marks the other log as outdated. The next start never uses an outdated
+log.
 """
 
 from __future__ import annotations
@@ -358,9 +358,9 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """A move between log directories has two logs, the old and the new one. Return the log
-    directory of the one that is not `log`; that log may be deleted already. Return None if no file
-    in the directory of `log` marks a move. Raises StorageError."""
+    """A move between log directories has two logs, the old log and the new one. If `log` is one of
+    them, return the log directory of the other one, even if that other log is already deleted.
+    Return None if no file in the directory of `log` marks a move. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
@@ -376,9 +376,10 @@ def forget_move(log: Log, disk: Disk) -> None:
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """Return the log to keep and the log to remove, of two logs that a kill during a move has left.
-    If one log is marked as outdated, remove this log. Otherwise remove the shorter log, or the
-    original if both are equally long. Raises CorruptionError if neither log is marked as a copy."""
+    """If a broker is killed during a move, two logs of the partition are left. Return the log to
+    keep and the log to remove. If one log is marked as outdated, remove this log. Otherwise remove
+    the shorter log. If both are equally long, remove the original. Raises CorruptionError if
+    neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

@@ -60,10 +60,13 @@ class Opening:
         """The paths of renamed directories, which can be removed."""
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
-        """Open all logs of the broker. `expects_data`: the broker had partitions before, so empty
-        directories mean lost data. Raises StartupError or StorageError. If two log directories
-        contain the same partition, or one is a copy of another, nothing is written before the
-        StartupError."""
+        """Open all logs of the broker. Raises StartupError or StorageError. If two log directories
+        contain the same partition, or if one is a copy of another, StartupError is raised before
+        anything is written.
+
+        `expects_data`: the broker had partitions before. If this is True and all usable directories
+        are new, their data counts as lost.
+        """
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()
@@ -198,9 +201,9 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Handle the interrupted moves of which only one log remains. If the log directory of the
-        other log is offline or lost, close the remaining log, so that it is not served. Serve it if
-        the operator accepts the loss of that log directory."""
+        """Handle each interrupted move of which only one log remains. If the log directory of the
+        other log is offline or lost, close the remaining log, so that it is not served. If the
+        operator accepts the loss of that log directory, serve the remaining log."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):

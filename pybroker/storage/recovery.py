@@ -80,8 +80,8 @@ def scan(
 ) -> ScanEnd:
     """Check the batches in `file` from `position` on, and call `visit` for each valid one. Return
     the end of the valid batches. A valid batch has a right header and checksum, and offsets above
-    those of the batch before it. With `may_have_gaps` False, the last batch of the file must begin
-    exactly at the end of the batch before it."""
+    those of the batch before it. If `may_have_gaps` is False, the last batch of the file is invalid
+    if there is a gap in the offsets before it."""
     chunk = b""
     start = position
     while position < size:
@@ -139,8 +139,9 @@ def _is_plausible_batch(file: File, position: int, size: int) -> bool:
 
 
 def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the batch at `position` has a base offset that is too high: the next batch has
-    a lower base offset, which fits."""
+    """Return whether the base offset of the batch at `position` is too high to be right. This is so
+    if the next batch is valid and has a base offset of at least `expected`, but below the end
+    offset of the batch at `position`."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -153,8 +154,8 @@ def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
 
 
 def _has_bad_length(file: File, position: int, size: int) -> bool:
-    """Return whether a complete batch begins at `position` of which only the length field or the
-    magic byte is corrupt."""
+    """Return whether a complete batch with a right checksum begins at `position`, if its length
+    field and its magic byte are ignored."""
     # The checksum covers neither field. So it is computed for several ends of the batch: each
     # position where the next base offset follows, and the last 8 positions of the file.
     left = size - position
@@ -223,11 +224,11 @@ def recover(
 ) -> Recovered:
     """Check a log from its recovery point on, rebuild its indexes, and cut off a torn tail.
 
-    `segments` are all segments, in order. A log that ends below `floor_offset` is damaged. A
-    segment that begins above `gapless_from` must begin at the end of the previous one.
-    `trusts_indexes`: the machine has been up since the last write. So the index files are kept, and
-    an invalid batch of full length is corrupt, not torn. `visit` is called for each valid batch
-    that is checked. `accepts_loss`: cut off all records from a corrupt range on.
+    - `floor_offset`: a log that ends below this offset is damaged.
+    - `gapless_from`: above this offset, segments must follow each other without a gap.
+    - `trusts_indexes`: the machine has been up since the last write. The index files are then kept,
+      and an invalid batch of full length counts as corrupt, not as torn.
+    - `accepts_loss`: cut off all records from the first corrupt range on.
     """
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
@@ -336,8 +337,8 @@ def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
 def _is_torn_tail(
     segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int
 ) -> bool:
-    """Return whether no valid batch follows after `end`, so that the bytes from there on are a torn
-    tail."""
+    """Return whether the bytes after `end` are a torn tail: no valid batch is among them, and all
+    records below `floor_offset` are before `end`."""
     if end.next_offset < floor_offset:
         return False
     for later in segments[number + 1 :]:
@@ -349,8 +350,8 @@ def _is_torn_tail(
 
 
 def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> int:
-    """Cut the log off at `end`, and save the bytes after it in another file. Return their
-    number."""
+    """Cut the log off at `end`. Save the cut bytes in other files, unless all are zero. Return the
+    number of cut bytes."""
     segment = segments[number]
     file = segment.file
     cut_bytes = file.size() - end.position

@@ -61,9 +61,9 @@ class Relocations:
     # -- requested directories
 
     def request_directory(self, partition: TopicPartition, path: str) -> None:
-        """Record that a client requests the log directory `path` for the partition, for the
-        creation of its log. Raises BrokerError LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR if the
-        directory is offline."""
+        """Record the log directory `path` that a client requests for the partition. It is used when
+        the partition's log is created. Raises BrokerError LOG_DIR_NOT_FOUND if `path` is not in
+        log.dirs; KAFKA_STORAGE_ERROR if the directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
             self._requested.pop(partition, None)
@@ -139,9 +139,9 @@ class Relocations:
             table.lock.release()
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
-        """Make the copy durable, which has already replaced the log. Then remove the old log from
-        the log directory `origin`. Waits for the disk. Raises BrokerError, StorageError; after an
-        error, the old log's directory is renamed to `*-stray` instead."""
+        """Make the copy durable; it has already replaced the log. Then remove the old log from the
+        log directory `origin`. Waits for the disk. Raises BrokerError, StorageError. After an error
+        the old log is kept, and its directory is renamed to `*-stray`."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None
@@ -181,8 +181,9 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the files that mark a move from the directories of these logs: the operator has
-        accepted the loss of the other log. Waits for the disk."""
+        """The operator has accepted that the other logs of these partitions' moves are lost.
+        Remove the files that mark a move from the directories of the remaining logs. Waits for
+        the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:

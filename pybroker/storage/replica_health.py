@@ -146,9 +146,9 @@ class ReplicaHealth:
         seen: Health | None = None,
         damage: Damage | None = None,
     ) -> bool:
-        """Give the replica the health that follows after the event. Return False, without effect,
-        if its health is no longer `seen`. `damage` is the corrupt range that was found. Raises
-        IllegalMove if the event is not legal for the replica."""
+        """Change the replica's health as LEGAL_MOVES says for the event. `damage` is the corrupt
+        range that was found. If `seen` is given and is no longer the replica's health, return False
+        without effect. Raises IllegalMove if the event is not legal for the replica."""
         with self._lock:
             before = self[key]
             if seen not in (None, before):
@@ -207,16 +207,16 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Let an incomplete replica lead again. The caller knows that no live replica has more
-        records. Without effect for a replica that is not incomplete."""
+        """Record that an incomplete replica is complete and may lead. The caller must know that no
+        live replica has more records. Without effect if the replica is not incomplete."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):
             self._disk.unlink(f"{log.directory}/{INCOMPLETE}")
 
     def give_up(self, log: Log, damage: Damage) -> None:
-        """Stop using the log because of `damage`, also after a restart. Other replicas must have
-        its records."""
+        """Stop using the log because of `damage`. The next start of the broker does not use it
+        either. The caller must know that other replicas have the records of the log."""
         seen = self[log.topic_partition]
         if log.damage is None:
             self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())

@@ -45,9 +45,13 @@ class Whole(NamedTuple):
 def whole(
     data: Buffer, offset: int = 0, end_offset: int = OFFSET_END, epoch_of: EpochOf | None = None
 ) -> Whole:
-    """Return the end of the valid batches at the start of `data`. A valid batch has a right
-    checksum, offsets that rise from `offset` on below `end_offset`, and the leader epoch that
-    `epoch_of` returns."""
+    """Return the end of the valid batches at the start of `data`. A batch is valid if all hold:
+
+    - Its checksum is right.
+    - Its first offset is at least `offset`, and above the last offset of the batch before it.
+    - Its last offset is below `end_offset`.
+    - Its leader epoch is the one that `epoch_of` returns. Without `epoch_of`, any epoch is valid.
+    """
     view = memoryview(data)
     size, position, epoch = len(view), 0, NO_EPOCH
     while position + HEADER_SIZE <= size:

@@ -219,8 +219,8 @@ class Segment:
         self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the position and the header of each batch from `position` on that ends at or before
-        the position `limit`. A batch must begin at `position`. Raises CorruptionError at an invalid
-        header, NotCached."""
+        the position `limit`. A batch must begin at `position`. Raises CorruptionError if a header
+        is invalid; NotCached if `cached_only` is True and the read would wait for the disk."""
         chunk: Buffer = b""
         start = position
         while limit - position >= HEADER_SIZE:
@@ -235,8 +235,8 @@ class Segment:
             position += header.size
 
     def locate(self, offset: int, *, cached_only: bool = False) -> int | None:
-        """Return the position of the batch that contains `offset`, or of the next batch if
-        compaction has removed it; None if the segment has neither."""
+        """Return the position of the batch that contains `offset`. If compaction has removed this
+        batch, return the position of the next batch. Return None if the segment has neither."""
         hinted = self._hints.get(offset)
         if hinted is not None and hinted <= self.size:
             return hinted if hinted < self.size else None
@@ -456,7 +456,8 @@ class Segment:
         self._note(position, batch, index_interval_bytes)
 
     def end_at(self, position: int, next_offset: int) -> None:
-        """Set the end of the segment to `position` and `next_offset`. The file is unchanged."""
+        """Set the end of the segment: `position` in the file, and `next_offset` for the next
+        record. The file is unchanged."""
         self.end = (position, next_offset)
         self._hints = {}
 

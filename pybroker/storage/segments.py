@@ -123,9 +123,9 @@ class Segments:
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove these segments, in this order: a crash after any of them must leave no gap in the
-        log. The files are renamed now; `remove_doomed` removes them after the wall-clock time
-        `due_ms`."""
+        """Remove these segments in the given order. The order must be such that a crash after any
+        of them leaves no gap in the log. The files are renamed now; `remove_doomed` removes them
+        after the wall-clock time `due_ms`."""
         removed = list(gone)
         with self._swap:
             self._set(tuple(segment for segment in self._state if segment not in removed))
@@ -135,8 +135,9 @@ class Segments:
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that contains `offset`, and all later batches, durably. Invariant: the
-        last batch ends at the log end, or the active segment is empty and begins at the log end."""
+        """Remove the batch that contains `offset`, and all later batches, durably. Afterwards the
+        last batch ends at the log end offset, or the active segment is empty and begins at the log
+        end offset."""
         # A batch that a power loss restored would be taken for a batch of the next leader epoch.
         # Compaction may have removed the batches before the log end. At a restart the name of an
         # empty segment is then the only sign of the log end.
@@ -175,8 +176,9 @@ class Segments:
         `self.generation` when the cleaner began to read. Return the new segment with its final file
         names. Waits for the disk.
 
-        Raises StorageError if the log was truncated or closed since then; its files are then
-        unchanged."""
+        Raises StorageError, and changes nothing, if the log was truncated or closed since the
+        cleaner began to read.
+        """
         with self._files:
             is_there = all(any(each is one for one in self._state) for each in old)
             if self._is_released or generation != self.generation or not is_there:
@@ -206,8 +208,9 @@ class Segments:
             segment.retire()
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """Replace all segments, and the segments `more` of a damaged log, by one empty segment.
-        With `aside` the old files are kept under other names."""
+        """Replace all segments by one empty segment. `more` are the segments after the corrupt
+        range of a damaged log; they are removed too. With `aside` the old files are kept under
+        other names."""
         with self._files:
             self.generation += 1
             for segment in (*self._state, *more):
@@ -235,8 +238,8 @@ class Segments:
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Sync the names of the log's files, whose number of changes is `changes`. Without effect
-        if all these changes are synced already."""
+        """Sync the log's directory, so that its first `changes` created or renamed files are
+        durable. Without effect if they are durable already."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes

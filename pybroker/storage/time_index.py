@@ -69,8 +69,9 @@ class TimeIndex:
         self._last_timestamp = None
 
     def is_plausible(self) -> bool:
-        """Return whether the file can be the time index of this segment: it has whole entries, and
-        the last one has an offset of the segment and the largest timestamp."""
+        """Return whether the file can be the time index of this segment. All entries must be whole,
+        the last entry's offset must be at least the base offset, and the first timestamp must be
+        positive and at most the last one."""
         if not self.table.is_whole():
             return False
         last = self.last()

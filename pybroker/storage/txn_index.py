@@ -102,7 +102,8 @@ class TxnIndex:
             self.append(entry)
 
     def doubt(self) -> None:
-        """Mark the entries as possibly corrupt, until `confirm`: no checksum covers them."""
+        """Mark the entries as possibly corrupt, because no checksum covers them. `confirm` removes
+        the mark."""
         self.is_in_doubt = self._disk.exists(self.path)
 
     def confirm(self, expected: Sequence[AbortedTransaction]) -> None:

@@ -1,5 +1,5 @@
-"""Restores deleted segments after a power loss that has undone the deletion of some segments, but
-not of others. Without them the log would have a gap, or no segment at all."""
+"""Restores deleted segments. A power loss may undo the deletion of some segments of a log, but not
+of others. The log would then have a gap, or no segment at all."""
 
 from __future__ import annotations
 

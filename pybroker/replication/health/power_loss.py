@@ -3,7 +3,8 @@ broker registers.
 
 A power loss destroys records that were not synced, and the files do not show how many. So each
 replica whose log was not closed is suspect: it must catch up as a follower. A partition with only
-one replica keeps its ISR, and the broker writes a loss receipt to ZooKeeper instead.
+one replica keeps its ISR. For such a partition the broker writes a loss receipt to ZooKeeper. The
+receipt says that the records from the log end offset on may be lost.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 def in_sync_again(
     health: ReplicaHealth, broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """Mark each suspect replica of this broker that is in the ISR again as healthy. `partitions`
+    """Mark each suspect replica of this broker as healthy if it is in the ISR again. `partitions`
     are the partition states that the controller has sent."""
     suspects = set(health.having(Health.SUSPECT))
     for each in partitions if suspects else ():

@@ -50,18 +50,19 @@ class StepAside:
         """The broker's incarnation after the last write that raised it; -1 before the first one."""
 
     async def __call__(
-        self, key: TopicPartition, reason: str, decide: Decide, *, raises: bool = False
+        self, key: TopicPartition, reason: str, decide: Decide, *, raises_incarnation: bool = False
     ) -> PartitionState | None:
         """Write the state that `decide` returns to the state node of partition `key`, and return
         the written state. Return None if nothing was written: `decide` returned None, a node is
         malformed, or the topic or state node does not exist.
 
-        If `raises` is True, the same multi increases the broker's incarnation. Then a fetch with
-        the earlier incarnation cannot add the replica to the ISR. Raises CoordError if all attempts
-        fail."""
+        If `raises_incarnation` is True, the same multi increases the broker's incarnation. Then a
+        fetch with the earlier incarnation cannot add the replica to the ISR. Raises CoordError if
+        all attempts fail.
+        """
         try:
             return await repeat_conditional_write(
-                partial(self._try, key, reason, decide, raises=raises)
+                partial(self._try, key, reason, decide, raises_incarnation=raises_incarnation)
             )
         except NoNode:
             return None
@@ -78,7 +79,7 @@ class StepAside:
         return topic.replicas.get(key.partition, ())
 
     async def _try(
-        self, key: TopicPartition, reason: str, decide: Decide, *, raises: bool
+        self, key: TopicPartition, reason: str, decide: Decide, *, raises_incarnation: bool
     ) -> PartitionState | None:
         topic = key.topic, await topic_nodes.stored_id(self.coord, key.topic)
         path = paths.partition_state(key)
@@ -86,9 +87,9 @@ class StepAside:
         changed = await decide(decode_state(path, data), topic)
         if changed is not None:
             write = SetOp(path, encode_state(changed, data), stat.version)
-            raising = [SetOp(paths.incarnation(self.broker_id), b"")] if raises else []
+            raising = [SetOp(paths.incarnation(self.broker_id), b"")] if raises_incarnation else []
             *_, last = await topic_nodes.apply(self.coord, topic, write, *raising)
-            if raises:
+            if raises_incarnation:
                 assert isinstance(last, NodeStat)
                 self.incarnation = last.version
             state_change.warning(

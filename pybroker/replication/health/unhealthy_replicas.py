@@ -66,8 +66,8 @@ class UnhealthyReplicas:
         raised: Callable[[int], None],
     ) -> None:
         """`live` returns the ids of the registered brokers; an empty collection means unknown.
-        `changed` is called after a replica has left its ISR. `raised` is called with the broker's
-        new incarnation after each write that raised it."""
+        `changed` is called after a replica has left its ISR. `raised` is called with the new
+        incarnation of the broker each time this object has increased it."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas
@@ -147,7 +147,7 @@ class UnhealthyReplicas:
 
     async def _withdraw(self, key: TopicPartition) -> bool:
         """Try to remove the damaged replica of `key` from the ISR and the eligible replicas. Return
-        True if it was removed, or if it counts as intact again."""
+        True if the replica was removed, or if the replica counts as intact again."""
         health = self._logs.health[key]
         opened, live, damage = self._logs.log(key), self._live(), self.waiting.get(key)
         if damage is not None and damage.is_whole and opened is not None and opened.damage is None:
@@ -168,9 +168,9 @@ class UnhealthyReplicas:
     async def _step_aside(
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
-        """Remove this broker's damaged replica from the partition state in ZooKeeper, if a `live`
-        broker has another in-sync or eligible replica (None: any broker). Return whether the state
-        was written. Raises CoordError."""
+        """Remove this broker's damaged replica from the partition state in ZooKeeper, if another
+        in-sync or eligible replica is on a `live` broker. With `live` None, all brokers count as
+        live. Return whether the state was written. Raises CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)
@@ -185,7 +185,7 @@ class UnhealthyReplicas:
             return changed
 
         reason, has_registered = f"damaged offset={damage.offset}", live is not None
-        return await self._leave(key, reason, decide, raises=has_registered) is not None
+        return await self._leave(key, reason, decide, raises_incarnation=has_registered) is not None
 
     async def _resign(self, key: TopicPartition) -> bool:
         """Try to remove the incomplete replica of `key` from the ISR and the eligible replicas.
