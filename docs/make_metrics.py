@@ -33,8 +33,8 @@ The entries use these terms:
 - A **summary** is about a set of times. It has a line for each of the quantiles 0.5, 0.75, 0.95,
   0.98, 0.99 and 0.999 of about the last minute; NaN means that nothing was measured. A quantile may
   differ from the exact value by one eighth. ``_sum`` and ``_count`` begin at 0 with each start of
-  the broker. Of the Produce and Fetch requests that the broker can answer at once, it measures one
-  in sixteen, and counts it sixteen times.
+  the broker. Of the Produce and Fetch requests that the broker can answer at once, the broker
+  measures one in sixteen. Such a request counts sixteen times.
 - **by** names the labels of a metric. The metric has a line for each value of its labels.
 
 Only the partition's leader shows the metrics ``kafka_topic_partition_...``. For metrics of the
