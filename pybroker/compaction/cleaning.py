@@ -1,8 +1,8 @@
 """One pass of the log cleaner over a log.
 
 First the pass collects the last offset of each key in the dirty part of the log. Then it copies the
-segments without the records that have a later record with the same key. Each copy replaces its
-original segments. Offsets never change.
+segments, but omits each record if a later record has the same key. Each copy replaces its original
+segments. Offsets never change.
 """
 
 from __future__ import annotations

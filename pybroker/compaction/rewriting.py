@@ -42,7 +42,7 @@ class Fate(NamedTuple):
       that is no longer needed.
     - `keeps_header`: retain the header even if no record is left, because it has the last sequence
       number of the producer.
-    - `begins_horizon`: the batch is a marker, and all other batches of its transaction are removed.
+    - `begins_horizon`: the batch is a marker, and the log has no other batch of the transaction.
       The marker gets a delete horizon (a time), and the first pass after that time removes it.
     """
 

@@ -18,7 +18,8 @@ class SeenTransactions:
         """`aborted` are the aborted transactions of the batches that the caller will pass."""
         self._to_come = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTransaction] = {}
-        """Producer id -> its aborted transaction, from its first offset to its marker."""
+        """Producer id -> its aborted transaction. The entry exists while the batches between the
+        transaction's first offset and its marker are read."""
         self._with_records: set[int] = set()
         """The producer ids of the open aborted transactions of which at least one batch was
         read."""

@@ -413,7 +413,7 @@ _STEP_COMPRESSORS: Final[Mapping[Codec, Callable[[int], _StepCompressor]]] = Map
         Codec.ZSTD: lambda size: zstandard.ZstdCompressor(_LEVELS[Codec.ZSTD]).compressobj(size),
     }
 )
-"""Codec -> a function of the size of the data."""
+"""Codec -> function that returns a compressor for data of the given size in bytes."""
 _DECOMPRESSORS: Final[Mapping[Codec, Callable[[memoryview, _Output], Iterator[None]]]] = (
     MappingProxyType(
         {

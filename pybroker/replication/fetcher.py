@@ -86,8 +86,7 @@ _OF_CHANGES: Final = frozenset(
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""The errors of a leader that has not received the LeaderAndIsr that this follower has executed, or
-that has received a later one."""
+"""The errors of a leader whose last LeaderAndIsr is older or newer than that of this follower."""
 _PASSING: Final = _OF_CHANGES | {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 """Errors that are no defect of this broker: those of leader changes, and those of a ZooKeeper that
 does not answer."""

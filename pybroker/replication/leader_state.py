@@ -155,19 +155,19 @@ class LeaderState:
     """Whether the state node has a later leader epoch. The leader then proposes no changes, keeps
     the pending one, and waits for the controller's next command."""
     maximal_isr: frozenset[int] = frozenset()
-    """The replicas that are in the stored ISR, or in that of the pending change."""
+    """The replicas that are in the stored ISR, or in the new ISR of the pending change."""
     _awaited: frozenset[int] = frozenset()
     """The followers that have caught up and are about to join the ISR."""
     _counted: tuple[Follower, ...] = ()
     """The followers whose log ends limit the high watermark."""
     _refused: dict[int, int] = field(default_factory=dict)
-    """Broker id -> an incarnation of the broker that is known to have ended."""
+    """Broker id -> an incarnation that the broker certainly no longer has."""
     _incarnations: dict[int, int] = field(default_factory=dict)
     """Broker id -> the incarnation in the broker's last fetch."""
     _doubted: set[int] = field(default_factory=set)
-    """The in-sync followers that have restarted, or may have. Such a follower may have left the
-    stored ISR because its log was damaged, and this leader may not know it yet. The next write of
-    the state node settles this, since it depends on the node's version."""
+    """The in-sync followers that may have restarted. Such a follower may have left the stored ISR
+    because its log was damaged, and this leader may not know that yet. The next write of the state
+    node shows it, because the write succeeds only for the known version of the node."""
 
     @classmethod
     def begin(

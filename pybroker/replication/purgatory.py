@@ -1,8 +1,8 @@
 """The purgatory of waiting requests: fetches that wait for data, and Produce requests with acks=all
 that wait for replication.
 
-A wait ends when enough bytes are readable, when the leader of a partition changes or its replica is
-closed, or at the deadline. The handler then reads the partitions again.
+A wait ends when enough bytes are readable, when a partition gets another leader, when this broker
+closes its replica of a partition, or at the deadline. The handler then reads the partitions again.
 """
 
 from __future__ import annotations

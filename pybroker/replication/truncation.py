@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 _RECEIPT_WAIT_S: Final = 5.0
 """The time limit for reading and writing a loss receipt. After this time the truncation is given
-up, and the partition pauses: the controller's commands wait until no truncation runs."""
+up, and the partition pauses. Otherwise the controller's commands would wait too long for the end of
+the truncation."""
 
 
 class Losses(Protocol):

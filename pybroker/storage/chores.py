@@ -14,7 +14,7 @@ from pybroker.storage.log import Log
 
 log = logging.getLogger(__name__)
 _REFUSAL_LOG_MS: Final = 10_000
-"""The shortest time between two of these log lines: every write to a full disk fails."""
+"""The shortest time between two log lines about full disks, where every write fails."""
 
 
 class Refusals:
@@ -25,8 +25,8 @@ class Refusals:
         self._count = 0
         self._told_ms = -_REFUSAL_LOG_MS
         self.listener: Callable[[str, StorageError], None] = lambda path, error: None
-        """Called in any thread with the path of a log directory and the error, for each write to a
-        log that failed because this directory was full."""
+        """Called in any thread for each write to a log that fails because the log directory is
+        full. The arguments are the path of the log directory, and the error."""
 
     def of_log(self, path: str, partition: TopicPartition, error: StorageError) -> None:
         self.tell(f"log partition={partition}", error)

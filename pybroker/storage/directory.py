@@ -142,8 +142,8 @@ class LogDirectory:
         self.was_clean = False
         """Whether the last broker that used this directory wrote the clean mark at its stop."""
         self.same_boot = False
-        """Whether the machine was not booted again since a broker last used this directory, and
-        the disk did not fail. Then all written bytes are in the files, synced or not."""
+        """Whether the files have all bytes that the last broker wrote, synced or not: the machine
+        was not booted again since then, and the disk did not fail."""
         self.lost_power = False
         """Whether the machine was shut down or lost power since a broker last used this
         directory."""

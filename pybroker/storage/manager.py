@@ -1,6 +1,6 @@
 """All logs of a broker and their log directories, from start to shutdown.
 
-Call a method that waits for the disk in a thread. Several may run at the same time.
+Methods that wait for the disk must be called in a thread. Several may run at the same time.
 """
 
 from __future__ import annotations

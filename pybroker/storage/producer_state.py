@@ -335,8 +335,8 @@ class ProducerState:
             self.unstable_since_ms = self.marker_ms
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset: `high_watermark`, or the first offset of an open or
-        undecided transaction below it."""
+        """Return the last stable offset: the smallest first offset of all open and undecided
+        transactions, but at most `high_watermark`."""
         first = self.first_unstable
         return high_watermark if first is None or first > high_watermark else first
 

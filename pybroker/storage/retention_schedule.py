@@ -14,9 +14,8 @@ from pybroker.storage.log_changes import ChangeReader
 from pybroker.storage.log_config import UNLIMITED
 
 LOOK_MS_MAX: Final = 3_600_000
-"""Retention looks at each log at least this often (ms), even if no change was noted. It then
-removes idle producers, whose time limit may have changed, and finds changes of which the note was
-lost."""
+"""Retention checks each log at least once in this time (ms), even if no change was noted: a note
+may have been lost, or the time limit for idle producers may have changed."""
 
 
 class RetentionSchedule:

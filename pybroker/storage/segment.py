@@ -58,7 +58,8 @@ class Segment:
         self._is_retired = False
         self._disk = disk
         self.end = (size, next_offset)
-        """The `size` and the `next_offset` at the same moment: other threads may read them."""
+        """`size` and `next_offset` in one value, so that other threads read both of the same
+        moment."""
         self._file: File | None = None
         self.path = self._path(SegmentFile.LOG)
         self.offsets = OffsetIndex(self._path(SegmentFile.INDEX), base_offset, disk)

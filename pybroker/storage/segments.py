@@ -72,7 +72,7 @@ class Segments:
         self.are_pinned = False
         """Whether the log cleaner reads the segments, so that retention waits."""
         self.parent_changed = is_new
-        """Whether the name of the log's own directory is not durable yet."""
+        """Whether the name of the log's own directory must still be made durable."""
 
     def _set(self, state: tuple[Segment, ...]) -> None:
         self._state = state

@@ -35,7 +35,7 @@ class TimeIndex:
         self.table = IndexTable(path, ENTRY, disk)
 
     def append(self, timestamp: int, last_offset: int) -> None:
-        """Add an entry if its timestamp is larger than those of all entries."""
+        """Add an entry, unless the index already has a timestamp that is as large or larger."""
         if self._last_timestamp is None:
             last = self.last()
             self._last_timestamp = -1 if last is None else last.timestamp

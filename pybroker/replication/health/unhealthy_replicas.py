@@ -78,7 +78,7 @@ class UnhealthyReplicas:
         """Whether an attempt to step aside may have raised the broker's incarnation."""
         self._told: set[TopicPartition] = set()
         self._refused: set[TopicPartition] = set()
-        """Incomplete replicas that a LeaderAndIsr command made leader, and that were refused."""
+        """The incomplete replicas that LeaderAndIsr named as leader, but that may not lead."""
         replicas.on_refusal = self._on_refusal
         self.loop = RetryLoop("unhealthy-replicas", self._look, _LOOK_AGAIN_S)
 
