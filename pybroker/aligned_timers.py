@@ -13,8 +13,8 @@ EARLY_S: Final = 0.002
 
 
 def aligned_due(now_s: float, wait_s: float) -> float:
-    """Return when a timer that starts at `now_s` and waits `wait_s` is due, in seconds of the event
-    loop. If it waits at least TICK_S, it is due at a multiple of TICK_S: the last one that is at
+    """Return the time (s of the event loop) at which a timer is due that starts at `now_s` and
+    waits `wait_s`. A wait of at least TICK_S ends at a multiple of TICK_S: the last one that is at
     most EARLY_S after the exact time."""
     due_s = now_s + wait_s
     return due_s if wait_s < TICK_S else math.floor((due_s + EARLY_S) / TICK_S) * TICK_S

@@ -43,7 +43,7 @@ class BackgroundTask:
 
     @property
     def runs(self) -> bool:
-        """Whether the task has not ended yet. A cancelled task also runs until it has ended."""
+        """Whether the task is running. A cancelled task still runs until it has ended."""
         return self._task is not None and not self._task.done()
 
     def start(self, work: Callable[[], Work]) -> None:
@@ -55,7 +55,7 @@ class BackgroundTask:
 
     async def stop(self) -> None:
         """Cancel the task and wait until it has ended. If the caller is cancelled during the wait,
-        raise CancelledError. Idempotent, also without `start`."""
+        raise CancelledError. May be called without a task, and more than once."""
         self.cancel()
         await self.finish()
 
@@ -158,7 +158,8 @@ def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """Return the running `tasks` without the caller's own, which cannot wait for itself."""
+    """Return the running `tasks` without the caller's own task, because a task cannot wait for
+    itself."""
     own = asyncio.current_task()
     return [task for task in tasks if task is not own and not task.done()]
 

@@ -1,6 +1,6 @@
 """The result of a request that has to wait, such as a Produce request with acks=all. Setting the
-result needs neither a task nor an iteration of the event loop, since nearly every produced record
-ends such waits."""
+result needs neither a task nor an iteration of the event loop, because such waits end for nearly
+every produced record."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ U = TypeVar("U")
 
 class Deferred(Generic[T]):
     """A result that is set later. Unlike an asyncio.Future, it calls its callbacks at once, inside
-    `set_result`. A function that returns a Deferred must return it before the result is set, so
-    only a callback of the event loop may set it."""
+    `set_result`. A function that returns a Deferred must return it before the result is set. So
+    only a callback of the event loop may set the result."""
 
     __slots__ = (
         "_callbacks",

@@ -1,6 +1,5 @@
-"""A queue of keys, ordered by the time at which each key is due. Taking the due keys does not touch
-the others.
-"""
+"""A queue of keys, ordered by the time at which each key is due. Taking the due keys takes no time
+for the other keys."""
 
 from __future__ import annotations
 

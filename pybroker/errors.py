@@ -164,8 +164,8 @@ class CloseConnection(PybrokerError):
 
 
 class IllegalMove(PybrokerError):
-    """The table of a state machine does not allow this transition. The cause is a bug, or, in the
-    controller, an outdated context, which the controller then reads again."""
+    """The table of a state machine does not allow this transition. The cause is a bug. In the
+    controller, the cause may also be an outdated context, which the controller then reads again."""
 
 
 class CorruptionError(PybrokerError):

@@ -59,8 +59,8 @@ class ProgressReport:
 
 
 def records_behind(committed: int, end: int) -> int:
-    """Return the number of offsets from `committed` to `end`. As in Kafka's tools, offsets without
-    a record count: gaps from compaction, markers of transactions, and deleted records."""
+    """Return the number of offsets from `committed` to `end`. As in Kafka's tools, this includes
+    offsets without a record: gaps from compaction, transaction markers, and deleted records."""
     return max(0, end - committed)
 
 

@@ -59,8 +59,8 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
     """Return a field that declares a metric: numbers that grow and shrink. Each key is a tuple with
-    the values of the variable labels, such as topic and partition. These are the last of `labels`;
-    the labels before them have constant values."""
+    the values of the last labels, such as topic and partition. The other labels, at the beginning
+    of `labels`, have constant values."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 
@@ -217,7 +217,7 @@ class FetcherCounters:
 
 @dataclass(slots=True)
 class GroupCounters:
-    """Counts events of the groups that this broker coordinates since it started."""
+    """Counts events, since the broker started, of the groups that the broker coordinates."""
 
     # fmt: off
     completed_rebalances: int = gauge("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Rebalances since the start that were completed by an assignment of the group's leader.")
@@ -285,8 +285,8 @@ class Metrics:
 
     def counters(self, name: str) -> TopicCounters:
         """Return the counters of the topic. A topic without a replica on this broker has no
-        counters of its own, since clients could fill the memory with topic names: return the shared
-        counters `gone`."""
+        counters of its own, because clients could fill the memory with topic names. For such a
+        topic return the shared counters `gone`."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:

@@ -74,8 +74,9 @@ class Broker:
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """A partition's leader, ISR and epochs: the content of its state node in ZooKeeper. `eligible`
-    are replicas that left the ISR while it was smaller than min.insync.replicas, so they still have
-    every committed record (KIP-966).
+    are replicas that left the ISR when it became smaller than min.insync.replicas, or later. No
+    record is committed while the ISR is so small, so these replicas still have every committed
+    record (KIP-966).
 
     Invariant: `leader` is in `isr`, or is NO_LEADER.
     """
@@ -94,9 +95,9 @@ def is_orphaned(state: PartitionState) -> bool:
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """Return the state with `isr` as its ISR. If the new ISR has fewer replicas than `required`
-    (min.insync.replicas, or the number of replicas if smaller), replicas that leave it become
-    eligible (KIP-966). Otherwise no replica is eligible."""
+    """Return the state with `isr` as its ISR. If the new ISR has fewer than `required` replicas,
+    the replicas that leave the ISR become eligible (KIP-966), otherwise no replica is eligible.
+    `required` is min.insync.replicas, or the number of replicas if that is smaller."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -120,9 +121,9 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """How many partitions a command names: some of them, all of them, or a part of all. In the last
-    case, a series of commands together names all partitions. The numbers are those of pybroker's
-    own request field `extent`."""
+    """Whether a command names some partitions, or all of them, or is one of a series of commands
+    that together name all partitions. The numbers are those of pybroker's own request field
+    `extent`."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""
@@ -148,7 +149,7 @@ class Command:
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
     """The command to lead or to follow these partitions. If `extent` says that these are all
-    partitions of the broker, the broker treats any other log on its disks as a stray."""
+    partitions of the broker, the broker treats every other log on its disks as a stray."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -156,9 +157,10 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """The command to answer Metadata requests with `brokers`, all live brokers, and `partitions`.
-    If `extent` says all, the broker forgets every other partition. It also forgets a partition with
-    the leader LEADER_DURING_DELETION."""
+    """The command to answer Metadata requests with all live brokers, `brokers`, and with
+    `partitions`. If `extent` says that these are all partitions, the broker forgets every other
+    partition. It also forgets each partition of the command whose leader is
+    LEADER_DURING_DELETION."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
@@ -190,8 +192,8 @@ class Everything:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Add the partitions of a command. Each command must be passed, in the order of arrival.
-        Return all partitions if the command completes a series, else None."""
+        """Add the partitions of a command. The caller must pass every command, in the order of
+        arrival. Return all partitions if the command completes a series, otherwise None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

@@ -55,8 +55,8 @@ class Proc(Protocol):
     """Facts about this process and this machine that the operating system provides."""
 
     def boot_id(self) -> str:
-        """Return an id that changes each time the kernel boots. As long as it is unchanged, no
-        written bytes of a file are lost, even if they are not synced to the disk yet."""
+        """Return an id that changes each time the kernel boots. As long as the id is unchanged, all
+        bytes that were written to a file are still there, even those that were never synced."""
 
     def pid(self) -> int: ...
 
@@ -65,8 +65,8 @@ class Blocking(Protocol):
     """Runs blocking work, such as disk access and compression, outside the event loop."""
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """Call `function(*args)` outside the event loop. The awaitable returns its result or raises
-        its exception."""
+        """Call `function(*args)` outside the event loop. The awaitable returns what the function
+        returns, or raises the exception of the function."""
 
 
 class File(Protocol):
@@ -257,9 +257,9 @@ class Coord(Protocol):
         """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 without a session."""
 
     def silence(self) -> float:
-        """Return the age (s, boottime) of the latest request of this session that ZooKeeper has
-        certainly received, counted from its sending. ZooKeeper has certainly received a request
-        when an answer is confirmed by the quorum: a server without a quorum still answers reads."""
+        """Return for how long (s, boottime) ZooKeeper has not answered: the time since the sending
+        of the latest request whose answer the quorum has confirmed. The answer to a read does not
+        count, because a server without a quorum answers reads, too."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -289,8 +289,8 @@ class Coord(Protocol):
 
 
 class BrokerChannel(Protocol):
-    """The channel on which a controller sends commands to one broker, which arrive in order. Each
-    method raises BrokerError if the broker rejects the whole command; another PybrokerError,
+    """The channel on which a controller sends commands to one broker. The commands arrive in order.
+    Each method raises BrokerError if the broker rejects the whole command; another PybrokerError,
     OSError or TimeoutError if it is unknown whether the command arrived."""
 
     async def close(self) -> None:
@@ -370,8 +370,8 @@ class LeaderChannel(Protocol):
         changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
         """Fetch `positions` from the leader, and return the leader's results. `changed` names the
-        partitions whose position may have changed since the last call, None if any may have
-        changed. A fetch session sends only these positions (KIP-227). A partition without new data
+        partitions whose position may have changed since the last call (None: any may have changed).
+        In a fetch session (KIP-227), only these positions are sent. A partition without new data
         may have no result."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
@@ -396,8 +396,8 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A transactional producer whose records a coordinator appends. `guard` comes from the log of
-    the partition: it shows that the partition is in the producer's transaction (KIP-890)."""
+    """A transactional producer whose records a coordinator appends. `guard` proves that the
+    partition is in the producer's transaction (KIP-890). It comes from `PartitionLog.verified`."""
 
     producer_id: int
     epoch: int
@@ -406,8 +406,8 @@ class Producer:
 
 class PartitionLog(Protocol):
     """A partition of an internal topic on its leader, in which a coordinator stores its decisions.
-    Every method may raise BrokerError KAFKA_STORAGE_ERROR and, once another broker leads the
-    partition, NOT_LEADER_OR_FOLLOWER."""
+    Every method may raise BrokerError: KAFKA_STORAGE_ERROR if the log fails, NOT_LEADER_OR_FOLLOWER
+    if this broker no longer leads the partition."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -428,23 +428,23 @@ class PartitionLog(Protocol):
 
     @property
     def is_surely_led(self) -> bool:
-        """Whether ZooKeeper has answered this broker recently enough that no other broker leads the
+        """Whether ZooKeeper has answered this broker so recently that no other broker can lead the
         partition. Never raises."""
 
     async def is_led_now(self) -> bool:
-        """Whether it is certain that this broker leads the partition at this moment. Ask ZooKeeper
-        if the followers have not fetched recently. Never raises."""
+        """Return whether it is certain that this broker leads the partition at this moment. If the
+        in-sync replicas have not fetched recently, send a request to ZooKeeper. Never raises."""
 
     @property
     def is_certainly_led(self) -> bool:
-        """Whether it is certain, without a request to ZooKeeper, that this broker leads the
-        partition at this moment. If this is False, `is_led_now` may still return True. Never
+        """Whether it is certain that this broker leads the partition at this moment. Sends no
+        request to ZooKeeper, so `is_led_now` may return True although this is False. Never
         raises."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica has fetched in the current leader epoch. From then on
-        none of them acts as the leader. Raise BrokerError NOT_LEADER_OR_FOLLOWER if another broker
-        becomes the leader."""
+        """Wait until every in-sync replica has fetched in the current leader epoch. After that,
+        none of the in-sync replicas still acts as the leader of an earlier epoch. Raise BrokerError
+        NOT_LEADER_OR_FOLLOWER if another broker becomes the leader."""
 
     @property
     def has_other_copies(self) -> bool:
@@ -452,31 +452,36 @@ class PartitionLog(Protocol):
         have records that this replica lacks. Never raises."""
 
     def suspect(self, offset: int) -> None:
-        """Make the log check itself, because the bytes read at `offset` are not those that were
-        written."""
+        """Make the log check itself. The caller has read bytes at `offset` that are not those that
+        were written."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Return whole batches, of about `bytes_max` bytes together, at least one. The first is the
+        """Return whole batches, at least one, of about `bytes_max` bytes together. The first is the
         batch that contains `offset`. Batches above the high watermark are returned, too. The result
-        is empty only at the log end. Also raise BrokerError OFFSET_OUT_OF_RANGE, and
-        CORRUPT_MESSAGE if the first batch is damaged."""
+        is empty only at the log end.
+
+        In addition to the errors of every method, raise BrokerError OFFSET_OUT_OF_RANGE, or
+        CORRUPT_MESSAGE if the first batch is damaged.
+        """
 
     def append(
         self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
     ) -> int:
-        """Append the records, at least one, as one batch with acks=all and the timestamp
-        `timestamp_ms` (since 1970), and return the next offset. Never yields to the event loop or
-        waits for the in-sync replicas. With a `producer` (a result of `verified`), the batch is
-        part of the producer's transaction.
+        """Append `records`, at least one, as one batch with acks=all, and return the next offset.
+        `timestamp_ms` (since 1970) is the timestamp of every record. This method does not wait for
+        the in-sync replicas, and never yields to the event loop. If `producer` is given, it must be
+        a result of `verified`, and the batch is part of the producer's transaction.
 
-        Also raise BrokerError NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and INVALID_PRODUCER_EPOCH or
-        INVALID_TXN_STATE if the producer may not append.
+        In addition to the errors of every method, raise BrokerError NOT_ENOUGH_REPLICAS or
+        MESSAGE_TOO_LARGE. Raise INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not
+        append.
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return the producer with a `guard`, which shows that this partition is in the producer's
-        transaction. Ask the transaction coordinator if need be (KIP-890). Also raise BrokerError
-        with the coordinator's code, for example INVALID_TXN_STATE."""
+        """Return the producer with a `guard`, the proof that this partition is in the producer's
+        transaction (KIP-890). If the log has no such proof, ask the transaction coordinator. In
+        addition to the errors of every method, raise BrokerError with the coordinator's code, for
+        example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

@@ -73,6 +73,6 @@ BROKERS: Final = ("start", "container")
 
 
 def tool_name(word: str) -> str:
-    """Return the name in the list of the tool that the user calls `word`. The user may also use a
-    name of Kafka's, such as `kafka-topics.sh`."""
+    """Return the tool's name in the list. `word` is the name that the user has given. It may be
+    Kafka's name, such as `kafka-topics.sh`."""
     return word.removesuffix(".sh").removeprefix("kafka-")

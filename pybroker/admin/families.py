@@ -101,8 +101,8 @@ def _gauges(
 
 
 def _of_controller(word: str, meaning: str, value: Callable[[Sight], Number]) -> Row:
-    """Return the row of a gauge about the controller, which is 0 on every other broker, as in
-    Kafka."""
+    """Return the row of a gauge about the controller. As in Kafka, its value is 0 on every broker
+    that is not the controller."""
 
     def shown(at: Sight) -> Number:
         return value(at) if at.rooms.controller.is_active else 0

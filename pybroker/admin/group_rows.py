@@ -21,8 +21,8 @@ class GroupRow(NamedTuple):
 
 
 def group_lines(report: ProgressReport | None) -> Iterator[tuple[Family, list[Line]]]:
-    """Yield each metric family of consumer groups with its lines; without a report (None) it has no
-    lines."""
+    """Yield each metric family of consumer groups with its lines. If `report` is None, no family
+    has lines."""
     for row in OF_GROUPS:
         yield row.family, [] if report is None else row.lines(report)
 

@@ -33,7 +33,7 @@ class LogRow(NamedTuple):
 
 class PartitionRow(NamedTuple):
     """The values of a partition: broker ids and counts from the cluster's metadata. `log` is None
-    unless this broker has an open replica."""
+    if this broker has no open replica of the partition."""
 
     labels: str
     """The labels in Prometheus' text format: {topic="...",partition="..."}."""

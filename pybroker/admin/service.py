@@ -30,8 +30,9 @@ _BACKLOG: Final = 64
 
 
 def bind_http(config: BrokerConfig) -> socket.socket | None:
-    """Return the listening socket, or None if HTTP is disabled, or if the option is not set and the
-    default port is in use. Raises StartupError if a configured address cannot be bound."""
+    """Return the listening socket, or None if HTTP is disabled. If the address cannot be bound,
+    raise StartupError. There is one exception: if only the default port is in use, log a warning
+    and return None."""
     address = config.http_address
     if address is None:
         return None

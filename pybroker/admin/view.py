@@ -1,6 +1,5 @@
-"""The state of a broker that its HTTP pages show: its components, None until they exist, and its
-phase (starting, recovering, running, stopping).
-"""
+"""The state of a broker that its HTTP pages show: its phase (starting, recovering, running,
+stopping) and its components. The components are None until they exist."""
 
 from __future__ import annotations
 

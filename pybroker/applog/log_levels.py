@@ -27,8 +27,9 @@ _OTHERS: Final = ("aiohttp", "asyncio", "kazoo")
 
 
 def level_name(number: int) -> str:
-    """Return the name of Kafka's level for the level `number` of Python's logging: the highest of
-    Kafka's levels that is not above `number`, or TRACE if all are."""
+    """Return the name of Kafka's level for the level `number` of Python's logging. It is the
+    highest of Kafka's levels that is not above `number`. If `number` is below all of Kafka's
+    levels, it is TRACE."""
     return next((name for name, value in LEVELS.items() if number >= value), "TRACE")
 
 
@@ -68,9 +69,9 @@ def own_level(logger: str) -> str | None:
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Set the level of this logger, which the loggers below it inherit; None inherits the parent's
-    level again. Raise ValueError for an unknown logger or level, and for None on the root logger.
-    """
+    """Set the level of this logger, which the loggers below it inherit. If `level` is None, the
+    logger inherits its parent's level again. Raise ValueError if the logger or the level is
+    unknown, or if `level` is None for the root logger."""
     found = _known(logger)
     if level is None and found is logging.root:
         raise ValueError("the level of the root logger cannot be removed; set another level")

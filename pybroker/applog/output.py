@@ -207,9 +207,9 @@ class _Complaining:
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return False, so that the line is not written, for a line of the logger STATE_CHANGE
-        below WARNING: state-change.log has these lines. If the level of that logger is DEBUG,
-        return True."""
+        """Return False (do not write the line) if all hold: the line is from the logger
+        STATE_CHANGE, its level is below WARNING, and DEBUG is not enabled for that logger. Only
+        state-change.log then has the line."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

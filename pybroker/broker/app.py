@@ -72,7 +72,8 @@ log = logging.getLogger(__name__)
 
 class BrokerApp:
     """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise. If the
-    broker cannot go on, it calls `lost` with the reason, and its owner has to stop it."""
+    broker cannot go on, it calls `lost` with the reason. The owner of this object must then stop
+    it."""
 
     def __init__(
         self,
@@ -151,8 +152,8 @@ class BrokerApp:
         self._metering.answering = self.dispatcher.answer
 
     async def stop(self) -> None:
-        """Leave the cluster and make the logs durable. Failures are logged, not raised. Idempotent,
-        also after a failed start."""
+        """Leave the cluster and make the logs durable. Failures are logged, not raised. May be
+        called after a failed start, and more than once."""
         await self._lifecycle.stop()
 
     async def _join(self, sockets: Mapping[str, socket.socket]) -> Collection[str]:
@@ -336,10 +337,10 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Return the incarnation that this broker states in its fetches as a follower. It is -1,
-        and the broker sends no fetch, until the first LeaderAndIsr request of the current
-        registration: without this request, the log of a deleted topic could count as in sync in a
-        recreated topic."""
+        """Return the incarnation that this broker states in its fetches as a follower. Until the
+        first LeaderAndIsr request of the current registration arrives, the incarnation is -1, and
+        the broker sends no fetch. If it fetched earlier, the log of a deleted topic could count as
+        in sync after a topic of the same name was created."""
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if knows_roles else -1
@@ -424,17 +425,17 @@ class BrokerApp:
         coord = self._env.coord
         return await read_log_configs(coord, lambda: self.live.current, topics, held.get)
 
-    def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
-        """Apply changed options of the broker, except those of logs, which `LiveConfig` applies."""
-        if now.advertised != before.advertised:
-            log.info("advertised listeners=%s", ",".join(map(str, now.advertised)))
-            self._broker = replace(self._broker, endpoints=self._advertised(now))
+    def _reconfigure(self, old: BrokerConfig, new: BrokerConfig) -> None:
+        """Apply the changed options of the broker. `LiveConfig` applies the options of logs."""
+        if new.advertised != old.advertised:
+            log.info("advertised listeners=%s", ",".join(map(str, new.advertised)))
+            self._broker = replace(self._broker, endpoints=self._advertised(new))
             self._membership.endpoints_changed()
-        self._server.reconfigure(now)
-        self._logs.producer_id_expiration_ms = now.producer_id_expiration_ms
-        self.replicas.lag_max_s = now.replica_lag_time_max_ms / 1000
-        if now.background_threads != before.background_threads:
-            self._env.resize_blocking(now.background_threads)
+        self._server.reconfigure(new)
+        self._logs.producer_id_expiration_ms = new.producer_id_expiration_ms
+        self.replicas.lag_max_s = new.replica_lag_time_max_ms / 1000
+        if new.background_threads != old.background_threads:
+            self._env.resize_blocking(new.background_threads)
 
     def _coordination_rooms(self) -> CoordinationRooms:
         env, live = self._env, self.live

@@ -1,5 +1,5 @@
 """Controlled shutdown: before a broker stops, it asks the controller to elect other leaders for its
-partitions. Without it, clients would wait until the broker's registration has ended."""
+partitions. Otherwise clients would have to wait until the broker's registration has ended."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class ControlledShutdown:
         )
 
     async def _try(self, attempt: int) -> bool:
-        """Ask the controller once. Return True if this broker leads no partition any more, False if
-        it still leads some or the request fails."""
+        """Ask the controller once. Return True if this broker then leads no partition. Return False
+        if it still leads a partition, or if the request fails."""
         self._attempt = asyncio.ensure_future(self._ask_current_controller())
         try:
             limit_s = self._config.controller_socket_timeout_ms / 1000
@@ -138,8 +138,8 @@ class ControlledShutdown:
         ]
 
     def _is_hopeless(self) -> bool:
-        """Whether a further request is useless: ZooKeeper is not connected, or no other live broker
-        has an online replica of a partition that this broker leads."""
+        """Return True if a further request is useless. This is so if ZooKeeper is not connected, or
+        if no other live broker has an online replica of any partition that this broker leads."""
         return not self._connected or not any(
             replica != self._broker_id
             and replica in self._metadata.brokers

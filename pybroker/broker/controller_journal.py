@@ -59,8 +59,8 @@ class ControllerJournal:
         await self._flush()
 
     async def read(self, partition: str | None, limit: int) -> list[Entry]:
-        """Return at most `limit` of the newest entries, the newest last; if `partition` is given
-        (such as `topic-0`), only entries about it."""
+        """Return at most `limit` of the newest entries, the newest last. If `partition` (such as
+        `topic-0`) is not None, return only entries about this partition."""
         async with self._files:
             waiting = list(self._waiting)
             return await self._blocking.run(self._read, waiting, partition, limit)
@@ -107,8 +107,8 @@ class ControllerJournal:
             file.close()
 
     def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
-        """Read the newest entries from both files and from `waiting`, the lines that are not
-        written yet. A line that a crash cut off is skipped. Blocks."""
+        """Read the newest entries from both files and from `waiting`, the lines that are still to
+        be written. A line that a crash cut off is skipped. Blocks."""
         found: list[Entry] = []
         wanted = b"" if partition is None else json.dumps(partition).encode()
         for lines in (waiting, self._lines(self._path), self._lines(self._older)):

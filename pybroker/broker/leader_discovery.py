@@ -154,8 +154,9 @@ class LeaderDiscovery:
     def _mark_if_replaced(
         self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int
     ) -> bool:
-        """If the local replica leads the topic `topic_id` in an earlier epoch than `leader_epoch`,
-        make it accept no more records and return True. Otherwise return False."""
+        """If the local replica of the topic `topic_id` is the leader in an epoch before
+        `leader_epoch`, make the replica accept no more records and return True. Otherwise return
+        False."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
         if (

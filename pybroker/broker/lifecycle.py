@@ -20,12 +20,12 @@ class Service(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> Awaitable[object] | None:
-        """Stop the component. Idempotent, also without `start`."""
+        """Stop the component. May be called without `start`, and more than once."""
 
 
 class Lifecycle:
-    """The started components, each with the call that stops it. The owner must call `stop`, also
-    after a start that failed half-way."""
+    """The started components, each with the call that stops it. The owner must call `stop` even if
+    a component fails to start."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
@@ -59,8 +59,8 @@ async def _stop(name: str, stop: Step) -> None:
 
 
 async def _carry_out(step: Step) -> None:
-    """Call `step`, and await its result if that is an awaitable. Otherwise do not yield to the
-    event loop."""
+    """Call `step`. If `step` returns an awaitable, await it; otherwise do not yield to the event
+    loop."""
     done = step()
     if inspect.isawaitable(done):
         await done

@@ -92,9 +92,9 @@ class LiveConfig:
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
-        current values, and apply them on this broker. Return False if the topic does not exist.
-        With `replaces`, a malformed node is no error. Raise MalformedNode, CoordError, and the
-        errors of `change`."""
+        current values. Apply the new values on this broker. Return False if the topic does not
+        exist. Raise CoordError and the errors of `change`. Raise MalformedNode if the topic's node
+        is malformed and `replaces` is False."""
         entity = topic_entity(name)
         written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
         if written:
@@ -110,8 +110,8 @@ class LiveConfig:
         await self._refresh(entity)
 
     async def _refresh(self, entity: ConfigEntity) -> None:
-        """Apply a change that this broker has just written to ZooKeeper. A failure is logged: the
-        broker then applies the change later."""
+        """Apply a change that this broker has just written to ZooKeeper. If this fails, log it; the
+        broker applies the change later."""
         try:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])

@@ -35,8 +35,8 @@ async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
     """Return the replicas of this broker that must not be elected, because the operator has
-    accepted that they lost records. Each has its log end offset and its checkpointed high
-    watermark, both 0 for a replica without a log. Raise CoordError."""
+    accepted that they lost records. For each, return its log end offset and its checkpointed high
+    watermark. Both are 0 if the replica has no log. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -49,9 +49,9 @@ async def read_accepted_losses(
 
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """Return the partitions assigned to this broker that have no log, if a power loss may have
-    removed logs. Each has log end offset and high watermark 0. The result is empty while a log
-    directory is failed or missing. Raise CoordError."""
+    """If a power loss may have removed logs, return the partitions assigned to this broker that
+    have no log. Each has log end offset and high watermark 0. Otherwise return nothing. Also return
+    nothing while a log directory is failed or missing. Raise CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -102,8 +102,8 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """Send the notifications again after this broker has registered: the controller forgets
-        those of the broker's earlier registration."""
+        """Send the notifications again after this broker has registered again. The controller
+        forgets the notifications that the broker sent before."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:

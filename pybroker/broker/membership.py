@@ -78,7 +78,7 @@ class Membership:
             self._updating.start(self._write_endpoints)
 
     async def leave(self) -> None:
-        """Do not register the broker again from now on; the caller may remove the registration.
+        """Never register the broker again. After this call, the caller may remove the registration.
         Idempotent."""
         self.is_registered = False
         self._stopped = True

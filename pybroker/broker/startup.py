@@ -244,9 +244,9 @@ async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
     """Return four values: the cluster id, the broker id, the options of the logs by topic, and
-    whether the records of this broker are missing. They are missing if its log directories are new
-    although it is in the ISR of a partition. May be repeated after an error. Raise StartupError,
-    CoordError or MalformedNode."""
+    whether the records of this broker are missing. The records are missing if the broker's log
+    directories are new, but the broker is in the ISR of a partition. May be repeated after an
+    error. Raise StartupError, CoordError or MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:
@@ -257,9 +257,9 @@ async def _settle(
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
-    """Return the cluster id in ZooKeeper. If ZooKeeper has none and the log directories are new,
-    create it. `stored` is the id in the log directories, None if they are new. Raise StartupError
-    if `stored` is not the id in ZooKeeper."""
+    """Return the cluster id in ZooKeeper. `stored` is the id in the log directories, or None if
+    they are new. If ZooKeeper has no id and `stored` is None, create an id. Raise StartupError if
+    `stored` is not None and not the id in ZooKeeper."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])

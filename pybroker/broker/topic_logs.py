@@ -28,9 +28,9 @@ _RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
 def topic_log_config(
     broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
 ) -> LogConfig:
-    """Return the options of a topic's logs. `overrides` are the topic's own values (None: its node
-    is malformed). Invalid values are logged and ignored; if an option about retention cannot be
-    read, the logs keep all records."""
+    """Return the options of a topic's logs. `overrides` are the topic's own values (None: the
+    topic's node is malformed). Invalid values are logged and ignored. If an option about retention
+    cannot be read, the logs keep all records."""
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)

@@ -1,8 +1,9 @@
 """The transaction coordinators of a broker: one shard for each partition of `__transaction_state`
 that this broker leads.
 
-A shard needs no fence in ZooKeeper. The in-sync replicas do not replicate the records of an earlier
-coordinator, and the partition leaders refuse its markers because of its lower coordinator epoch.
+A shard needs no fence in ZooKeeper. If an earlier coordinator still appends records, the in-sync
+replicas do not replicate them. If it sends transaction markers, the partition leaders refuse them
+because of its lower coordinator epoch.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. Return 0, as a
-        shard of this topic has no fence whose version could be returned."""
+        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
+        of the version of a fence, because a shard of this topic has no fence."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)
@@ -142,8 +143,8 @@ class TransactionCoordination:
             self.shards.resigned(key.partition)
 
     def _leader_of(self, key: TopicPartition) -> int | None:
-        """Return the broker id of the partition's leader, NO_LEADER if there is no live one, None
-        if the metadata has no such partition."""
+        """Return the broker id of the partition's leader: NO_LEADER if no live broker leads it,
+        None if the metadata has no such partition."""
         topic = self._rooms.metadata.topic(key.topic)
         facts = None if topic is None else topic.partitions.get(key.partition)
         if facts is None:
@@ -152,8 +153,8 @@ class TransactionCoordination:
         return leader if leader in self._rooms.metadata.brokers else NO_LEADER
 
     def _channel_to(self, broker_id: int) -> MarkerChannel | None:
-        """Return the channel to a broker, or None if it is not alive. A broker that has registered
-        again gets a new channel."""
+        """Return the channel to the broker `broker_id`, or None if this broker is not alive. A
+        broker that has registered again gets a new channel."""
         rooms = self._rooms
         if broker_id == rooms.broker_id:
             return self._own_markers

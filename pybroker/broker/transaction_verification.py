@@ -18,7 +18,7 @@ from pybroker.replication.verification import TransactionVerification
 
 class Verifying:
     """Verifies transactions until `stop`. `transactions` has the coordinators on this broker, which
-    are asked directly. `current` returns the broker's options in force."""
+    are called without a network request. `current` returns the broker's options in force."""
 
     def __init__(
         self,

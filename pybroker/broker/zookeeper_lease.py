@@ -80,8 +80,7 @@ class ZooKeeperLease:
             self.look()
 
     def check(self) -> None:
-        """Determine the level again if the lease was valid at the last call of `look` and may have
-        expired since."""
+        """Determine the level again if the lease has expired, or if the level is below ALL."""
         if self._clock.boottime() > self._valid_until:
             self.look()
 

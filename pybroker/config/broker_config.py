@@ -104,9 +104,9 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def protected_listener(self) -> str | None:
-        """The name of the listener that accepts connections above max.connections: the
-        inter-broker listener. None if the broker has no other listener, because clients then use
-        this one, too."""
+        """The name of the inter-broker listener, which accepts connections above max.connections.
+        None if it is the broker's only listener. Clients then use it, too, so the limit has to
+        apply to it."""
         return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property
@@ -201,8 +201,8 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names that are ignored with a warning, and a fault for each name or value that
-    must not be ignored."""
+    """Return the names that are ignored with a warning, and the faults. There is a fault for each
+    name or value that must not be ignored."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():

@@ -86,11 +86,11 @@ class Option:
 
     `choices` are the allowed words of the value, or of each item of a list. `excluded` are numbers
     that are rejected although they are within the bounds. `pattern` is a regular expression for the
-    text, or for each item of a list, and `shape` describes that form in words.
+    text, or for each item of a list. `shape` describes the pattern in words.
 
     `inherits` (topics only) are the broker's options that give the default, in order of precedence.
-    If there are several, `inherited` names the broker's attribute with their combined value. An
-    option that is not `effective` has no effect in this broker; `instead` (topics only) says what
+    If there are several, `inherited` names the broker's attribute with their combined value. If
+    `effective` is False, the option has no effect in this broker; `instead` (topics only) says what
     the broker does.
     """
 
@@ -189,8 +189,8 @@ class Option:
         return f"{self.name}={shown}: expected {self.expected()}"
 
     def format(self, value: Value) -> str | None:
-        """Return the text that `parse` turns into `value`; None for None, a placeholder for a
-        password."""
+        """Return the text that `parse` turns into `value`. Return None if `value` is None, and a
+        placeholder if it is a password."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -317,8 +317,8 @@ def fits_in_message(text: str) -> bool:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the name in `known` of which `name` is probably a misspelling, None if none is similar
-    enough."""
+    """Return the name in `known` that was probably meant by the misspelling `name`. Return None if
+    no name is similar enough."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=SIMILARITY_OF_A_TYPO)
     return by_lower[close[0]] if close else None

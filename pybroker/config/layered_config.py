@@ -101,8 +101,8 @@ def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]
 
 
 def option_of(name: str) -> Option | None:
-    """Return the declaration of a broker option, also of one that is only dynamic; None if there is
-    no such option."""
+    """Return the declaration of a broker option, or None if there is no such option. Options that
+    can only be set dynamically are included."""
     return BROKER_OPTIONS.get(name) or DYNAMIC_ONLY.get(name)
 
 
@@ -164,9 +164,9 @@ class LayeredConfig:
         return [Synonym(name, overrides[name], Source.TOPIC), *inherited]
 
     def checked(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the layers after a change of the dynamic values of this broker (`per_broker`) or
-        of all brokers. Raise BrokerError INVALID_REQUEST if a value is invalid or must not be
-        changed."""
+        """Return the layers with `values` as the dynamic values of this broker (`per_broker` is
+        True) or of all brokers. Raise BrokerError INVALID_REQUEST if a value is invalid or must not
+        be changed."""
         _refuse(
             [name for name in values if _is_fixed(name)], "Cannot update these configs dynamically"
         )
@@ -187,9 +187,9 @@ class LayeredConfig:
         return changed
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the layers with `values` as the dynamic values of this broker (`per_broker`) or of
-        all brokers. Raise ConfigError if values contradict each other; single values are not
-        checked."""
+        """Return the layers with `values` as the dynamic values of this broker (`per_broker` is
+        True) or of all brokers. Raise ConfigError if values contradict each other. Values are not
+        checked one by one."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)
@@ -221,11 +221,12 @@ def merged(
     operations: Iterable[tuple[int, str, str | None]],
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
-    """Return `current` (option -> text) after `operations`, each as (number of the operation in the
-    protocol, option, value). `row_of` returns an option's declaration (None: unknown).
+    """Apply `operations` to `current` (option -> text) and return the result. An operation is
+    (number of the operation in the protocol, option, value). `row_of` returns an option's
+    declaration (None: unknown).
 
-    Raise BrokerError INVALID_CONFIG if a list operation names an option that is not a list, or a
-    value is longer than VALUE_BYTES_MAX; INVALID_REQUEST for an unknown operation.
+    Raise BrokerError INVALID_CONFIG if a list operation names an option that is not a list, or if a
+    value is longer than VALUE_BYTES_MAX; INVALID_REQUEST if the number of an operation is unknown.
     """
     values = dict(current)
     for operation, name, text in operations:
@@ -263,8 +264,8 @@ def _items(
     row_of: Callable[[str], Option | None],
     verb: str,
 ) -> list[str]:
-    """Return the items of the list option `name` in `values`, or else in Kafka's default. Raise
-    BrokerError INVALID_CONFIG if `name` is not a list."""
+    """Return the items of the list option `name` in `values`. If `values` lacks the option, return
+    the items of Kafka's default. Raise BrokerError INVALID_CONFIG if `name` is not a list."""
     row = row_of(name)
     if row is None:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")

@@ -197,7 +197,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
-    """Return the listener in `item` (NAME://HOST:PORT), or, if it is invalid, the reason."""
+    """Return the listener in `item` (NAME://HOST:PORT). If `item` is invalid, return the reason."""
     match = _LISTENER.fullmatch(item)
     if match is None:
         return f"expected NAME://HOST:PORT, found {item}"
@@ -215,10 +215,11 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
     return Listener(name, host, port, protocol)
 
 
-def _conflict(one: Listener, other: Listener) -> bool:
-    """Whether two listeners cannot both be bound, because they have the same port. This is allowed
-    for port 0 (any free port), and for one IPv4 and one IPv6 address (KIP-797)."""
-    if one.port != other.port or one.port == 0:
+def _conflict(first: Listener, second: Listener) -> bool:
+    """Whether two listeners cannot both be bound, because they have the same port. Two listeners
+    may have the same port if it is 0 (any free port), or if one has an IPv4 and the other an IPv6
+    address (KIP-797)."""
+    if first.port != second.port or first.port == 0:
         return False
-    versions = {getattr(_address(listener.host), "version", 0) for listener in (one, other)}
+    versions = {getattr(_address(listener.host), "version", 0) for listener in (first, second)}
     return versions != {4, 6}

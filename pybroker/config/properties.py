@@ -42,8 +42,9 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """Return the properties (name -> value) in the file `path`, which is UTF-8, or else Latin-1.
-    Raise ConfigError if the file cannot be read or has an error."""
+    """Return the properties (name -> value) in the file `path`. The file is read as UTF-8, or as
+    Latin-1 if it is not valid UTF-8. Raise ConfigError if the file cannot be read or has an
+    error."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -75,8 +76,8 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option has the form of a property: a name with dots, as Kafka spells it, and a
-    text."""
+    """Whether an option has the form of a line in a properties file: the value is text, and the
+    name is spelt with dots, as in Kafka."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 

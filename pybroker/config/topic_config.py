@@ -164,8 +164,8 @@ def usable_overrides(
 def _parse(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the topic's set or inherited values by attribute, and the faults of `overrides` by
-    option name."""
+    """Return two mappings: attribute -> value for the options that are set for the topic or
+    inherited from the broker, and option name -> fault for the invalid items of `overrides`."""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():
         if name in TOPIC_OPTIONS and not fits_in_message(text):

@@ -43,16 +43,15 @@ def when_acknowledged(
     services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R], response: T
 ) -> T | Deferred[T]:
     """Return `response` if each batch in `waiting` has been acknowledged or has failed. Otherwise
-    return a Deferred, which gets `response` as its result as soon as this is so. The `acks` of a
-    batch say when it is acknowledged. After `timeout_ms` the remaining batches fail with
-    REQUEST_TIMED_OUT."""
+    return a Deferred, whose result is set to `response` when the last batch has been acknowledged
+    or has failed. The `acks` of a batch determines when the batch is acknowledged. After
+    `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
     acknowledgement = _Acknowledgement(services, waiting, timeout_ms, fail, response)
     return response if acknowledgement.is_reached() else acknowledgement.response
 
 
 class _Acknowledgement(Generic[R, T]):
-    """The batches of one request that wait to be acknowledged, and the Deferred of the response.
-    The wait needs no task."""
+    """The batches of one request that wait to be acknowledged, and the Deferred of the response."""
 
     __slots__ = ("_deadline", "_fail", "_pending", "_result", "_services", "_wait", "response")
 
@@ -73,8 +72,8 @@ class _Acknowledgement(Generic[R, T]):
         self.response: Deferred[T] = Deferred(self._end_wait)
 
     def is_reached(self) -> bool:
-        """Return whether each batch has been acknowledged or has failed. If not, the wait
-        begins."""
+        """Return whether each batch has been acknowledged or has failed. Otherwise begin to wait
+        for the remaining batches."""
         services, fail = self._services, self._fail
         pending = [item for item in self._pending if not is_decided(services, item, fail)]
         self._pending = pending
@@ -132,8 +131,8 @@ def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:
         ):
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"this broker lost the leadership of {key} after it had appended the batch; it may"
-                " have been elected again since",
+                f"this broker lost the leadership of {key} after it had appended the batch, even"
+                " if it leads the partition again now",
             )
         if item.acks == 1:
             return partition.log.durable_end >= item.end_offset

@@ -101,8 +101,9 @@ async def handle_incremental_alter_configs(
 def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
-    """Raise BrokerError if the request names the resource more than once (`count`), names an option
-    twice, or gives no value for an option."""
+    """Raise BrokerError if `count` is greater than 1, if two of `configs` have the same name, or if
+    an option that is not to be deleted has no value. `count` says how often the request names the
+    resource."""
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):
@@ -127,8 +128,8 @@ async def _alter(
     replaces: bool,
     validate_only: bool,
 ) -> None:
-    """Change the options of a resource; with `replaces`, remove all its other values. Raise
-    BrokerError, CoordError or MalformedNode."""
+    """Change the options of a resource. If `replaces` is True, also remove all its values that the
+    request does not set. Raise BrokerError, CoordError or MalformedNode."""
     if kind == TOPIC:
         await _alter_topic(
             services, name, operations, replaces=replaces, validate_only=validate_only
@@ -213,9 +214,9 @@ def _changed_broker(
     replaces: bool,
     per_broker: bool,
 ) -> dict[str, str]:
-    """Return the dynamic values of this broker (`per_broker`) or of all brokers after `operations`.
-    As in Kafka, invalid values in `current` are dropped. Raise BrokerError if a new value is
-    invalid."""
+    """Apply `operations` to the dynamic values `current` and return the result. The values are
+    those of this broker if `per_broker` is True, otherwise those of all brokers. As in Kafka,
+    invalid values in `current` are dropped. Raise BrokerError if a new value is invalid."""
     usable, _ = usable_values({} if replaces else current, per_broker=per_broker)
     values = merged(usable, operations, option_of)
     services.configs.layers.checked(values, per_broker=per_broker)

@@ -29,7 +29,7 @@ def handle_api_versions(
 
 def unsupported_api_versions() -> ApiVersionsResponse:
     """Return the response to an ApiVersions request of an unsupported version. It lists the
-    supported versions of ApiVersions, and must be encoded in version 0."""
+    supported versions of ApiVersions. The caller must encode it in version 0."""
     api = APIS[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

@@ -104,8 +104,9 @@ async def _described(
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
-    """Return this broker's id if the resource name `name` is that id, or None if `name` is empty
-    (all brokers) and `or_all` is True. Raise BrokerError INVALID_REQUEST for any other name."""
+    """Return this broker's id if `name`, the resource name, is that id. Return None (all
+    brokers) if `name` is empty and `or_all` is True. Raise BrokerError INVALID_REQUEST for any
+    other name."""
     if not name and or_all:
         return None
     if not name:

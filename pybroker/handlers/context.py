@@ -59,16 +59,16 @@ class ControllerView(Protocol):
 
 
 class ZooKeeperLease(Protocol):
-    """The broker's ZooKeeper lease: valid while ZooKeeper has answered recently enough."""
+    """The broker's ZooKeeper lease. It is valid if ZooKeeper has answered recently enough."""
 
     @property
     def is_valid(self) -> bool:
-        """Whether ZooKeeper answers this broker, and the broker is registered in its current
+        """True if ZooKeeper answers this broker and the broker is registered in its current
         ZooKeeper session."""
 
     def check(self) -> None:
-        """Determine again which requests the broker may answer, if the lease may have expired since
-        the last call of `check`."""
+        """Determine again which requests the broker may answer, if the lease has expired. Must be
+        called for every request."""
 
 
 class TopicAdmin(Protocol):
@@ -98,8 +98,8 @@ class TopicAdmin(Protocol):
         *,
         validate_only: bool,
     ) -> None:
-        """Add partitions until the topic has `count`. `assignments` are the replicas of the new
-        partitions; if it is None, the replicas are chosen."""
+        """Add partitions until the topic has `count` partitions in total. `assignments` are the
+        replicas of the new partitions; if it is None, this method chooses the replicas."""
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Wait until the topic is deleted. Return False if it still exists after `timeout_s`."""
@@ -118,7 +118,8 @@ class InternalTopic(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether the topic's number of partitions is known; otherwise `partition_of` fails."""
+        """Whether the topic's number of partitions is known. While it is unknown, `partition_of`
+        fails."""
 
     def partition_of(self, key: str) -> int:
         """Return the partition to which a group id or transactional id maps."""
@@ -146,7 +147,7 @@ class Configs(Protocol):
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
         current values. Return False if the topic does not exist. If `replaces` is True, `change`
-        must ignore the current values, and a malformed node is no error."""
+        must ignore the current values, and MalformedNode is not raised."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
         """Replace the dynamic values of broker `broker_id`, or of all brokers (None), by the result
@@ -155,7 +156,7 @@ class Configs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A created topic, or, for a request that is only validated, the topic that it would create."""
+    """The topic that a request created, or would create if the request is only validated."""
 
     topic_id: uuid.UUID
     assignment: Mapping[int, Sequence[int]]

@@ -2,8 +2,8 @@
 
 The response has one result for each partition, in the order of the request. A result without an
 error means that all live replicas have the new log start offset, and that this broker has stored it
-in its checkpoint. Only if the disk is full is the checkpoint written later. If the broker is killed
-before this write, the deleted records of the first remaining segment reappear.
+in its checkpoint. There is one exception: if the disk is full, the checkpoint is written later. If
+the broker is killed before this write, the deleted records of the first remaining segment reappear.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def _cut(
     return _Cut(partition, _delete_records(partition, offset), result)
 
 
-def _delete_records(partition: Partition, before: int) -> int:
-    """Raise the leader's log start offset to `before`, or to the high watermark if `before` is -1.
-    Return this offset. The new log start offset survives a restart only once the checkpoints are
-    written.
+def _delete_records(partition: Partition, wanted: int) -> int:
+    """Raise the leader's log start offset to `wanted`, or to the high watermark if `wanted` is -1.
+    Return the new log start offset. The new offset survives a restart only after the checkpoints
+    have been written.
 
-    Raise BrokerError POLICY_VIOLATION if the topic's cleanup.policy does not contain delete,
-    OFFSET_OUT_OF_RANGE for an offset that is not between 0 and the high watermark,
-    KAFKA_STORAGE_ERROR if the log is damaged or offline.
+    Raise BrokerError POLICY_VIOLATION if the topic's cleanup.policy does not contain delete;
+    OFFSET_OUT_OF_RANGE if the offset is not between 0 and the high watermark; KAFKA_STORAGE_ERROR
+    if the log is damaged or offline.
     """
     log, high_watermark = partition.log, partition.high_watermark
     if not log.config.deletes:
@@ -92,7 +92,7 @@ def _delete_records(partition: Partition, before: int) -> int:
             f"records of {partition.topic_partition} cannot be deleted: its log has a corrupt range"
             " or has failed",
         )
-    offset = high_watermark if before == NO_OFFSET else before
+    offset = high_watermark if wanted == NO_OFFSET else wanted
     if not 0 <= offset <= high_watermark:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -105,8 +105,8 @@ def _delete_records(partition: Partition, before: int) -> int:
 
 def _free(services: Services, cut: _Cut) -> None:
     """Delete the segments below the new log start offset. Do nothing if this broker no longer leads
-    the partition. The checkpoint with the new log start offset must be written before this call.
-    Otherwise deleted records would reappear if the broker were killed."""
+    the partition. The caller must first have written the new log start offset to the checkpoint.
+    Otherwise deleted records would reappear after a kill of the broker."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return

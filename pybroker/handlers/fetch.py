@@ -129,8 +129,8 @@ def _read(
 
 
 class _WaitingFetch:
-    """A Fetch request that is not answered at once, and its response. If the response is cancelled,
-    the request stops waiting."""
+    """A Fetch request that is not answered at once, and its future response. If the future response
+    is cancelled, the request stops waiting."""
 
     def __init__(
         self,
@@ -151,9 +151,9 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Wait for records if all of these hold: `reading` has read all its partitions, the
-        purgatory still counts `seen` changes, as when `reading` began, and the time limit has not
-        passed. Otherwise continue at once, in a task."""
+        """Begin to wait for records if all of these hold: `reading` has read all its partitions;
+        the purgatory has counted no change since `reading` began, so its count is still `seen`; the
+        time limit has not passed. Otherwise start a task that reads on or answers."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -239,9 +239,9 @@ async def _read_until_enough(
     seen: int,
     deadline: float,
 ) -> FetchResponse:
-    """Read the partitions, and again after each change, until there are enough records or the time
-    is `deadline` (monotonic s). Return the response. `seen` is the number of changes that the
-    purgatory had counted when `reading` began."""
+    """Read the partitions. Read them again after each change, until there are enough records or
+    `deadline` (monotonic s) has passed. Return the response. `seen` is the number of changes that
+    the purgatory had counted when `reading` began."""
     fetches, clock = _purgatory(services, message), services.clock
     while True:
         await complete(services, reading)
@@ -267,15 +267,15 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return how long (s) a fetch waits at most once a partition of its fetch session has changed.
-    For a follower this is replica.fetch.wait.max.ms: with a longer wait, it would learn a new high
-    watermark too late."""
+    """Return how long (s) a fetch may still wait when a partition of its fetch session changes. For
+    a follower this is replica.fetch.wait.max.ms. A follower that waited longer would learn a new
+    high watermark too late."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
 def _purgatory(services: Services, message: FetchRequest) -> Purgatory:
-    """Return the purgatory in which a follower waits for a higher log end, or a consumer for a
-    higher high watermark."""
+    """Return the purgatory in which the request waits. In one purgatory, followers wait for a
+    higher log end offset; in another, consumers wait for a higher high watermark."""
     replicas = services.replicas
     return replicas.replica_fetches if message.replica_id >= 0 else replicas.fetches
 

@@ -145,9 +145,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True if the partition certainly has nothing new for the client. The session then also
-    begins to watch the partition, except while each fetch of a follower has to be recorded. With
-    False, the caller has to read the partition."""
+    """Return True if the partition certainly has nothing new for the client. The session then
+    begins to watch the partition, unless each fetch of this follower has to be recorded. Return
+    False if the caller has to read the partition."""
     partition = services.replicas.partitions.get(cached.key)
     if partition is None:
         return False
@@ -291,8 +291,8 @@ def _list_aborted(
 
 
 def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> tuple[Buffer, int]:
-    """Return the batches of `data` before the first corrupt one, and the offset that follows. Raise
-    BrokerError CORRUPT_MESSAGE if the first batch is corrupt."""
+    """Return the batches of `data` before the first corrupt one, and the offset after these
+    batches. Raise BrokerError CORRUPT_MESSAGE if the first batch is corrupt."""
     whole = scrub.whole(data, end_offset=end)
     if whole.position == len(data):
         return data, whole.next_offset
@@ -340,9 +340,10 @@ def _note_follower(
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
     """Return None if the reader's log agrees with the leader's log below the fetch offset.
-    Otherwise return a leader epoch of the leader's log and its end offset (KIP-595): the largest
-    epoch that is not above the epoch of the reader's last record. Raise BrokerError
-    OFFSET_OUT_OF_RANGE if all leader epochs in the leader's log are above it."""
+    Otherwise return the largest epoch in the leader's log that is not above the epoch of the
+    reader's last record, and the end offset of that epoch (KIP-595). Raise BrokerError
+    OFFSET_OUT_OF_RANGE if the epoch of the reader's last record is above all epochs in the leader's
+    log."""
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(

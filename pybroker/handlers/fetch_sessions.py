@@ -75,9 +75,9 @@ class CachedPartition:
         while this partition is pending."""
 
     def watch(self, partition: Partition) -> None:
-        """Do not read the partition again until `partition`, its local replica, changes. Before
-        this call, the caller has to make sure that there is nothing new for the client, and has to
-        record the fetch if the client is a follower."""
+        """Stop reading the partition until its local replica, `partition`, changes. Before this
+        call, the caller has to make sure that the partition has nothing new for the client. If the
+        client is a follower, the caller has to record its fetch, too."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)
@@ -170,9 +170,9 @@ class FetchSession:
     def update(
         self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]
     ) -> Iterator[None]:
-        """Add or change the partitions of `topics`, and remove those of `forgotten`. Yield after a
-        number of partitions. Raise BrokerError FETCH_SESSION_ID_NOT_FOUND if there are too many
-        partitions or a topic name is too long."""
+        """Add or change the partitions of `topics`, and remove those of `forgotten`. This generator
+        yields now and then, so that the caller can let other tasks run. Raise BrokerError
+        FETCH_SESSION_ID_NOT_FOUND if there are too many partitions or a topic name is too long."""
         partitions, items = self.partitions, 0
         for topic in topics:
             if len(topic.topic) > TOPIC_NAME_LENGTH_MAX:
@@ -352,9 +352,9 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session that a new session of `size` partitions may evict, None if there is
-        none. Consumers' sessions are evicted before followers' sessions, small ones before large
-        ones."""
+        """Return the session that a new session of `size` partitions may evict, or None if there is
+        none. Consumers' sessions are evicted before followers' sessions, and small sessions before
+        large ones."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None
@@ -376,8 +376,8 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the session epoch after `epoch`: 1 after the largest 32-bit number, as 0 asks for a
-    new session."""
+    """Return the session epoch that follows `epoch`. After the largest 32-bit number comes 1,
+    because 0 asks for a new session."""
     return epoch + 1 if epoch < _INT_MAX else 1
 
 

@@ -20,8 +20,8 @@ _FOR_BROKERS: Final = frozenset(map(int, BETWEEN_BROKERS))
 
 
 class Gate:
-    """Passes requests on to `answering`. Brokers' requests wait for `let_brokers_in`, clients'
-    requests for `open`."""
+    """Passes requests on to `answering`. Requests between brokers wait until `let_brokers_in` is
+    called, clients' requests until `open` is called."""
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -29,7 +29,7 @@ class Gate:
         self._opened = asyncio.Event()
 
     def let_brokers_in(self) -> None:
-        """Pass on the requests of brokers from now on. Idempotent."""
+        """Pass on the requests between brokers from now on. Idempotent."""
         self._registered.set()
 
     def open(self) -> None:

@@ -89,15 +89,15 @@ class InternalTopic:
         return facts.state.leader
 
     async def learn(self, topic_id: uuid.UUID) -> None:
-        """Read the number of partitions from ZooKeeper, unless it is known for the topic with this
-        id. Raise BrokerError COORDINATOR_NOT_AVAILABLE if the topic does not exist or has another
-        id, CoordError or MalformedNode if the node cannot be read."""
+        """Read the number of partitions from ZooKeeper. Do nothing if the number is already known
+        for this `topic_id`. Raise BrokerError COORDINATOR_NOT_AVAILABLE if the topic does not exist
+        or has another id; CoordError or MalformedNode if the topic's node cannot be read."""
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)
         if found is None or found[0] not in (None, topic_id):
             raise self._not_available(
-                "the topic was deleted or recreated after this broker received its metadata"
+                "the topic was deleted or recreated after this broker received the topic's metadata"
             )
         self._topic_id, self._count = topic_id, found[1]
 

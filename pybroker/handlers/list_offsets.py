@@ -1,9 +1,9 @@
 """ListOffsets: returns, for each partition, the offset of the requested timestamp.
 
-Timestamp -1 asks for the end of the partition: for a consumer, the high watermark or the last
-stable offset, as its isolation level says. Timestamp -2 asks for the log start offset, -3 (version
-7) for the record with the largest timestamp. Any other timestamp (ms) asks for the first record
-whose timestamp is equal or later.
+Timestamp -1 asks for the end of the partition. A consumer gets the high watermark or the last
+stable offset, according to its isolation level; a follower gets the log end offset. Timestamp -2
+asks for the log start offset. Timestamp -3, from version 7 on, asks for the record with the largest
+timestamp. Any other timestamp (ms) asks for the first record whose timestamp is equal or later.
 
 A new leader returns OFFSET_NOT_AVAILABLE for the end until the high watermark reaches the start of
 the leader epoch. Otherwise consumers would see the end go backwards (KIP-207).
@@ -116,11 +116,11 @@ async def _look_up(
 
 
 async def _lead_now(
-    services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
+    services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Return the requested partitions that this broker still leads according to ZooKeeper.
-    ZooKeeper is asked only about a partition whose end must not be returned without this check.
-    Partitions in `but` are left out."""
+    """Ask ZooKeeper about each requested partition whose end must not be returned without this
+    check. Return those of them that this broker still leads. Leave out the partitions in
+    `excluded`."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -128,7 +128,7 @@ async def _lead_now(
             partition = replicas.partitions.get(key)
             if (
                 partition is not None
-                and key not in but
+                and key not in excluded
                 and wanted.timestamp != EARLIEST
                 and replicas.authority(partition, replicas.lease, NEEDED[_END])
                 is NEEDED[_END_CONFIRMED]
@@ -180,10 +180,13 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
-    """Search the log for `timestamp` in a thread, below the end that the client may see (`end_of`).
-    Return None if there is no such record. If this broker lacks the authority `for_the_end`, raise
-    the errors of `ReplicaManager.require` instead of returning None. Raise BrokerError
-    NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during the search."""
+    """Search the log in a thread for `timestamp`, up to `end_of(partition)`, the end of what the
+    client may read. Return None if there is no such record.
+
+    Instead of returning None, raise the errors of `ReplicaManager.require` if this broker lacks the
+    authority `for_the_end`. Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica is closed or
+    loses the leadership during the search.
+    """
     end = end_of(partition)
 
     def search() -> _Found | None:

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 def handle_describe_log_dirs(
     services: Services, request: Request, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Return each log directory with its replicas, or, if it has failed, with an error and no
-    replicas."""
+    """Return each log directory with its replicas. A log directory that has failed is returned with
+    an error and without replicas."""
     wanted = None
     if message.topics is not None:
         wanted = {

@@ -90,8 +90,8 @@ async def handle_describe_cluster(
 
 
 def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
-    """Return the error response to a DescribeCluster request for controllers, which only KRaft has
-    (KIP-919)."""
+    """Return the error response to a DescribeCluster request (KIP-919) whose endpoint type is not
+    that of brokers. Only KRaft has endpoints of controllers."""
     if endpoint_type == ENDPOINT_CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

@@ -43,8 +43,8 @@ class MetadataCache:
         return len(self._answers)
 
     def get(self, state: State, question: Question) -> bytes | None:
-        """Return the cached response, or None. If `state` differs from that of the last call, empty
-        the cache first."""
+        """Return the cached response, or None. If `state` is not that of the last call of `get`,
+        empty the cache first."""
         if state != self._state:
             self._state = state
             self._answers.clear()
@@ -53,8 +53,8 @@ class MetadataCache:
         return self._answers.get(question)
 
     def put(self, state: State, question: Question, answer: bytes) -> None:
-        """Cache the response to `question`, unless it is too large or `state` is not that of the
-        last `get`."""
+        """Cache the response to `question`. Do nothing if the response is too large, or if `state`
+        is not that of the last call of `get`."""
         size = len(question.body) + len(answer)
         if (
             state != self._state

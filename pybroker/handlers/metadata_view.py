@@ -84,8 +84,8 @@ class MetadataView:
         return self._names.get(topic_id)
 
     def apply(self, command: UpdateMetadata) -> None:
-        """Apply an UpdateMetadata command. Raise BrokerError STALE_CONTROLLER_EPOCH if a later
-        controller's command was applied before."""
+        """Apply an UpdateMetadata command. Raise BrokerError STALE_CONTROLLER_EPOCH if a command
+        with a higher controller epoch has been applied already."""
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -117,9 +117,9 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Apply the leader that another broker's Metadata response names, if its leader epoch is
-        later than the known one and `leader` is a known broker. Return whether this broker knows
-        the partition, with the same topic id."""
+        """Apply the leader that another broker's Metadata response names, if `leader_epoch` is
+        later than the known leader epoch and `leader` is a known broker. Return False if this
+        broker does not know the partition, or knows it with another topic id than `topic_id`."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:

@@ -83,9 +83,9 @@ async def handle_offset_commit(
 async def checked(
     services: Services, items: Iterable[tuple[str, ItemT]]
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, ItemT]]:
-    """Check the requested partitions, pairs of topic and partition request, before a commit. Return
-    two mappings: the error code of each partition, and the requests of the partitions without an
-    error. If a partition is requested twice, the last request counts."""
+    """Check the requested partitions before a commit. Each of `items` is (topic name, the request
+    for one partition). Return two mappings: the error code of each partition, and the requests for
+    the partitions without an error. If a partition is requested twice, the last request counts."""
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, ItemT] = {}
     async for name, item in yield_every(items):

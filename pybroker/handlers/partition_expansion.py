@@ -51,7 +51,7 @@ async def _expand(services: Services, topic: CreatePartitionsTopic, *, validate_
         raise BrokerError(
             ErrorCode.INVALID_PARTITIONS,
             f"the number of partitions of {topic.name} cannot be changed: a group id or"
-            " transactional id would then map to another partition, which lacks its records",
+            " transactional id would then map to another partition than the one with its records",
         )
     chosen = None
     if topic.assignments is not None:

@@ -48,7 +48,7 @@ another codec, or has invalid records that the thread has to find."""
 
 @dataclass(slots=True)
 class _Progress:
-    """The batches of one request that are not yet checked, or not yet acknowledged."""
+    """The batches of one request that are still unchecked or still unacknowledged."""
 
     guards: Guards
     waiting: list[_Waiting] = field(default_factory=list)
@@ -202,7 +202,8 @@ def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
 def answer_unacknowledged(
     partition: Partition, appended: AppendResult, error: BrokerError
 ) -> ProduceResponse:
-    """Return the response to a request whose only batch is appended but not acknowledged."""
+    """Return the response with `error` to a request whose only batch was appended but could not be
+    acknowledged."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
@@ -213,7 +214,7 @@ def answer_unacknowledged(
 def answer_failure(
     services: Services, partition: Partition, error: BrokerError | StorageError
 ) -> ProduceResponse:
-    """Return the response to a request whose only batch could not be appended."""
+    """Return the response with `error` to a request whose only batch could not be appended."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition, base_offset=-1)
     _refuse(services, key, result, error)
@@ -263,8 +264,8 @@ async def _check_and_finish(
 def _finish(
     services: Services, message: ProduceRequest, response: ProduceResponse, progress: _Progress
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """Return the response (None for acks=0), or an awaitable of it while batches are not
-    acknowledged. Raise CloseConnection for acks=0 and a failed batch."""
+    """Return the response, or an awaitable of it while batches are unacknowledged. With acks=0,
+    return None if all batches were appended, otherwise raise CloseConnection."""
     if message.acks == 0:
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses

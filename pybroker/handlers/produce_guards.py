@@ -1,7 +1,8 @@
 """The guards of transactional batches: before the first batch of a transaction is appended to a
 partition, the coordinator confirms that the partition is in the transaction (KIP-890).
 
-If a marker is appended before the confirmation arrives, the confirmation does not count.
+If a transaction marker is appended to the partition before the confirmation arrives, the
+confirmation does not count.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class Guards:
         return [key for key, guard in guards if guard is not None and guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
-        """Return the guard of a partition's batch, None if the producer has an open transaction
-        there. Raise BrokerError if the batch must not be appended."""
+        """Return the guard of the batch for partition `key`. Return None if the producer already
+        has an open transaction in this partition, so that no guard is needed. Raise BrokerError if
+        the batch must not be appended."""
         error = self.errors.get(key)
         if error is not None:
             raise error
@@ -59,8 +61,8 @@ NO_GUARDS: Final = Guards()
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
     """Return the guards of the request's transactional batches. As in Kafka, the whole request is
-    refused if it has transactional batches without a transactional id, or transactional batches of
-    two producers."""
+    refused if it has transactional batches but no transactional id, or if its transactional batches
+    are from two producers."""
     headers = _transactional_headers(message)
     if not headers:
         return NO_GUARDS
@@ -103,8 +105,8 @@ async def confirm_guards(services: Services, message: ProduceRequest, guards: Gu
 def _as_produce_errors(
     found: Mapping[TopicPartition, ErrorCode],
 ) -> Mapping[TopicPartition, BrokerError]:
-    """Return the error of each batch. Each retriable code becomes NOT_ENOUGH_REPLICAS, after which
-    old producers retry, too."""
+    """Return the error of each batch. Each retriable code is replaced by NOT_ENOUGH_REPLICAS,
+    because old producers retry after this code, too."""
     errors = {}
     for key, code in found.items():
         detail = f"{key}: the coordinator did not confirm the transaction: {code.name}"

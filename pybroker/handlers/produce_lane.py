@@ -242,7 +242,8 @@ def _note_error(key: TopicPartition, errors: list[BrokerError], error: BrokerErr
 def _answer(
     parsed: Parsed, partition: Partition, appended: AppendResult, errors: list[BrokerError]
 ) -> Taken:
-    """Return the answer to a request whose batch is acknowledged, or has one of `errors`."""
+    """Return the answer to a request whose batch is acknowledged (`errors` is empty) or has
+    failed."""
     if errors:
         return _request(parsed), answer_unacknowledged(partition, appended, errors[0])
     name, index = parsed.name, parsed.partition

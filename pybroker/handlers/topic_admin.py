@@ -104,9 +104,9 @@ class ZooKeeperTopicAdmin:
         *,
         validate_only: bool,
     ) -> None:
-        """Write to ZooKeeper that the topic has `count` partitions. `assignments` are the replicas
-        of the new partitions (None: chosen here). Raise BrokerError if the request is invalid,
-        CoordError if ZooKeeper does not answer."""
+        """Write to ZooKeeper that the topic has `count` partitions in total. `assignments` are the
+        replicas of the new partitions; if it is None, this method chooses the replicas. Raise
+        BrokerError if the request is invalid, CoordError if ZooKeeper does not answer."""
         await expand_topic(
             self._coord,
             name,

@@ -73,9 +73,9 @@ class EmbeddedZooKeeper:
     `server.json` with the server's port and process."""
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """With port 0, the server uses the port of its last start, or another free one. Any other
-        `port` is the port to use. If it is in use, the start fails without `may_move`; with
-        `may_move` the server uses another port, as with port 0."""
+        """`port` is the server's port. 0 means the port of the server's last start, or any free
+        port if that port is in use. If a `port` above 0 is in use, the start fails, unless
+        `may_move` is True: the server then uses the port that 0 would mean."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -242,8 +242,8 @@ class EmbeddedZooKeeper:
             ) from None
 
     def _end_orphan(self) -> None:
-        """Kill the server that the last start has recorded, unless its process id belongs to
-        another process."""
+        """Kill the server that the last start has recorded. Do nothing if another process now has
+        its process id."""
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
@@ -358,8 +358,8 @@ class EmbeddedZooKeeper:
 
 
 def _locked(path: Path) -> int:
-    """Lock the file and return its descriptor, whose close releases the lock. Raise BlockingIOError
-    if another process holds the lock."""
+    """Lock the file and return its descriptor. Closing the descriptor releases the lock. Raise
+    BlockingIOError if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -370,8 +370,8 @@ def _locked(path: Path) -> int:
 
 
 def _start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since the machine's boot; 0 if there is no such
-    process, or no /proc."""
+    """Return when a process started, in clock ticks since the machine's boot. Return 0 if there is
+    no such process, or if the system has no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

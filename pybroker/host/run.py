@@ -58,7 +58,7 @@ log = logging.getLogger("pybroker.server")
 
 def run_broker(config: BrokerConfig) -> None:
     """Run a broker until the process receives SIGTERM or SIGINT. Raise StartupError if the broker
-    cannot start, or has to end without a signal."""
+    cannot start, or if it ends for another reason than a signal."""
     spare_the_collector(collects=False)
     start_logging(_log_options(config))
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
@@ -66,8 +66,8 @@ def run_broker(config: BrokerConfig) -> None:
 
 
 async def _run(config: BrokerConfig) -> None:
-    """Start the broker, wait for a signal or another reason to end, and stop the broker. Raise
-    StartupError with the reason if it is not a signal."""
+    """Start the broker, wait for a signal or another reason to end, and stop the broker. If the
+    broker ended for another reason than a signal, raise StartupError with that reason."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str | None] = loop.create_future()
 
@@ -218,11 +218,12 @@ def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socke
 
 def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
     """Raise StartupError if the log directories belong to a cluster whose embedded ZooKeeper's
-    directory is missing: a new ZooKeeper would not have the topics."""
+    directory is missing. The start would otherwise create a new ZooKeeper, without the cluster's
+    topics."""
     directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(
-            f"the log directories belong to cluster {stored_cluster}, but the directory of its"
-            f" embedded ZooKeeper, {directory}, is missing; restore that directory, or give the"
-            " address of the cluster's ZooKeeper with --zookeeper"
+            f"the log directories belong to cluster {stored_cluster}, but the directory of the"
+            f" cluster's embedded ZooKeeper, {directory}, is missing; restore that directory, or"
+            " give the address of the cluster's ZooKeeper with --zookeeper"
         )

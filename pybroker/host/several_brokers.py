@@ -59,8 +59,8 @@ def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[Broke
 
 
 def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
-    """Return the plan, with the HTTP pages disabled if pybroker.http.listener is not set and the
-    default port is in use."""
+    """Return the plan. If pybroker.http.listener is not set and the default port cannot be bound,
+    the HTTP pages are disabled in the returned plan."""
     listener = plan.properties.get(_HTTP)
     if listener is None or _HTTP in config.given:
         return plan
@@ -80,8 +80,8 @@ def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
 
 
 def check_directories(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if the log directories contain the data of a single broker but `brokers`
-    is more than 1, or the data of several brokers but `brokers` is 1."""
+    """Raise StartupError if the log directories contain the data of a single broker, but `brokers`
+    is more than 1, or if they contain the data of several brokers, but `brokers` is 1."""
     for directory in map(Path, config.log_directories):
         first = _directory_of(directory, 0)
         if brokers == 1 and (first / _META).exists():
@@ -109,8 +109,9 @@ def check_ports(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if a broker's directory has data and the directory of the embedded
-    ZooKeeper is missing: a new ZooKeeper would not have the topics."""
+    """Raise StartupError if a broker's directory has data, but the directory of the embedded
+    ZooKeeper is missing. The start would otherwise create a new ZooKeeper, without the cluster's
+    topics."""
     directory = zookeeper_directory(config)
     if config.zookeeper_connect is not None or directory.exists():
         return
@@ -125,8 +126,8 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
 
 
 def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
-    """Return the directories with data of brokers that are not started: those with an index of
-    `brokers` or higher."""
+    """Return the directories that have the data of a broker that is not started. The index of such
+    a broker is at least `brokers`."""
     parents = [Path(directory) for directory in config.log_directories]
     return sorted(
         path.parent

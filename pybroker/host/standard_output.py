@@ -1,8 +1,8 @@
 """The standard streams of a tool. If the program that reads its output ends (`| head`), the tool
 ends, too, without an error message.
 
-Python's own streams raise BrokenPipeError then, an OSError that the tool could take for the error
-of a file. These streams raise OutputGone instead.
+When the reader has ended, Python's own streams raise BrokenPipeError. This is an OSError, so the
+tool could take it for an error of a file. These streams raise OutputGone instead.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class _Complaints(io.FileIO):
 @contextmanager
 def ended_by_its_reader() -> Iterator[None]:
     """Return a context in which a tool may write to standard output. If the program that reads the
-    output ends, the context ends early, without an error. `sys.stdout` or `sys.stderr` is left
-    unchanged if it does not write to a file descriptor."""
+    output ends, the context ends early, without an error. Within the context, `sys.stdout` and
+    `sys.stderr` are replaced, but only if they write to a file descriptor."""
     before = sys.stdout, sys.stderr
     sys.stdout = _replaced(sys.stdout, _Output)
     sys.stderr = _replaced(sys.stderr, _Complaints)

@@ -150,8 +150,8 @@ class RemoteBrokerChannel:
 
     async def ask(self, key: ApiKey, request: Message, answer: type[AnswerT]) -> AnswerT:
         """Send one request in the highest version that this broker supports, and return the
-        response. Raises PybrokerError, OSError or TimeoutError if there is no response: the request
-        may have arrived nevertheless."""
+        response. Raises PybrokerError, OSError or TimeoutError if there is no response. The request
+        may have arrived even then."""
         connection = await self._connected()
         version = APIS[key].max_version  # both brokers belong to the same cluster
         return await connection.send(

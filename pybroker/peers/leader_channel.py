@@ -66,8 +66,9 @@ def new_fetchers(
     clock: Clock,
     metrics: Metrics,
 ) -> ReplicaFetchers:
-    """Return the fetchers with which this broker follows leaders on other brokers. `find` returns
-    the registered broker with an id, None if it is not registered."""
+    """Return the fetchers with which this broker follows leaders on other brokers. `find`
+    receives a broker id and returns the registered broker, or None if no broker is registered
+    with this id."""
 
     def endpoint(leader: int) -> Endpoint | None:
         broker = find(leader)
@@ -85,8 +86,9 @@ def new_fetchers(
 
 
 class FollowerLeaderChannel:
-    """A follower's channel to one leader. If a call is cancelled, the connection is closed: a late
-    response to the cancelled request would be taken for the response to the next request."""
+    """A follower's channel to one leader. If a call is cancelled, the connection is closed.
+    Otherwise a late response to the cancelled request would be taken for the response to the next
+    request."""
 
     def __init__(
         self,
@@ -238,7 +240,7 @@ class FollowerLeaderChannel:
         if endpoint is None:
             raise BrokerError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                "the leader's broker has no known inter-broker endpoint: check that it runs",
+                "the leader has no known inter-broker endpoint: check that its broker runs",
             )
         self._connection = await Connection.open(
             endpoint.host,

@@ -1,6 +1,6 @@
 """Asks transaction coordinators, on behalf of a leader, whether partitions are in a transaction
-(KIP-890). A coordinator on another broker is asked by AddPartitionsToTxn with VerifyOnly, the one
-on this broker by a direct call.
+(KIP-890). A coordinator on another broker is asked by AddPartitionsToTxn with VerifyOnly, a
+coordinator on this broker by a direct call.
 
 Each broker gets one request at a time. Questions that arrive during a request share the next
 request.
@@ -274,8 +274,8 @@ class RemoteCoordinator:
         if endpoint is None:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "the transaction coordinator's broker has no known inter-broker endpoint: check"
-                " that it runs",
+                "the transaction coordinator has no known inter-broker endpoint: check that the"
+                " coordinator's broker runs",
             )
         self._connection = await Connection.open(
             endpoint.host, endpoint.port, client_id=self._client_id, timeout_s=self._timeout_s

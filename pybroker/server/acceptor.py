@@ -65,8 +65,8 @@ class CreationRate:
 
 class Acceptor:
     """Accepts connections on one listening socket, which it owns, and passes each accepted socket
-    to `adopt`. `delay_s` returns how long (s) the next connection has to wait. None means that it
-    waits until `place_free` is called."""
+    to `adopt`. `delay_s` returns how long (s) the next connection has to wait. If it returns None,
+    the connection waits until `place_free` is called."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Acceptor:
         adopt: Callable[[socket.socket], None],
         descriptors_max: Callable[[], int] = lambda: ANY_DESCRIPTOR,
     ) -> None:
-        """`descriptors_max` returns the number that every file descriptor of a connection must be
-        below."""
+        """`descriptors_max` returns a number N: every file descriptor of a connection must be less
+        than N."""
         self._name = name
         self._listening = listening
         self._delay_s = delay_s
@@ -99,7 +99,7 @@ class Acceptor:
         self._resume()
 
     def place_free(self) -> None:
-        """Accept connections again, if `delay_s` has returned None."""
+        """Accept connections again if they wait because `delay_s` returned None."""
         if self._needs_place:
             self._needs_place = False
             self._resume()

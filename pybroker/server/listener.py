@@ -79,7 +79,7 @@ def bind(listener: Bind) -> socket.socket:
 
 
 def _descriptors_for_connections() -> int:
-    """Return the number that every file descriptor of a connection must be below."""
+    """Return a number N: every file descriptor of a connection must be less than N."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return ANY_DESCRIPTOR
@@ -87,8 +87,8 @@ def _descriptors_for_connections() -> int:
 
 
 def _backlog(config: BrokerConfig) -> int:
-    """Return how many connections of a listener may wait to be accepted:
-    socket.listen.backlog.size, or else the system's maximum."""
+    """Return how many connections of a listener may wait to be accepted. This is
+    socket.listen.backlog.size if the option is set, otherwise the system's maximum."""
     if "socket.listen.backlog.size" in config.given:
         return config.socket_listen_backlog_size
     return socket.SOMAXCONN
@@ -241,8 +241,8 @@ class Server:
         return None
 
     def _make_place(self, protected: str | None) -> None:
-        """Close the client connection that has been silent for longest, to make room for a
-        broker."""
+        """Close the connection that has been silent for longest, to make room for a broker.
+        Connections on the listener `protected` are spared."""
         others = [each for each in self._connections if each.peer.listener != protected]
         if others:
             longest_silent = min(others, key=lambda each: each.last_active)

@@ -21,8 +21,8 @@ _SIZE: Final = struct.Struct(">i")
 
 class ReceiveBuffer:
     """The received bytes that are not released yet: those between `_start` and `_end`. If
-    `small_bytes` is set, the buffer grows beyond this size only for a larger frame, and only to the
-    size of the frame. If it is None, the buffer also grows to hold several frames.
+    `small_bytes` is None, the buffer can grow to hold several frames. Otherwise it grows beyond
+    `small_bytes` only to the size of a single larger frame.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """
@@ -106,8 +106,8 @@ class ReceiveBuffer:
             self._replace(INITIAL_BYTES)
 
     def _make_room(self) -> None:
-        """Make space at the end of a full buffer: double it if it may grow, else move the unread
-        bytes to the front."""
+        """Make space at the end of a full buffer. If the buffer may grow, enlarge it, at most to
+        double its size. Otherwise move the unread bytes to the front."""
         size, unread = len(self._buffer), self._end - self._start
         if self._small_bytes is not None:
             if size < self._small_bytes:

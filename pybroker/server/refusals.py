@@ -1,4 +1,4 @@
-"""Logs refused connections with the reason, but only a limited number of lines."""
+"""Logs refused connections with the reason. The number of lines is limited."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The limit of memory for large requests that are received or handled (`queued.max.request.bytes`).
 
-A large request takes memory for all its bytes before it is received, and keeps it until it is
-answered. While the limit is reached, further large requests wait. While it is not reached, the next
-request gets all its memory, even if the sum then exceeds the limit. So no request is too large to
-be received.
+A large request takes memory for all its bytes before it is received, and keeps this memory until it
+is answered. Once the limit is reached, further large requests wait. The request that reaches the
+limit may exceed it, so that no request is too large to be received.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ has a buffer of this size."""
 
 
 class RequestMemory:
-    """The memory that large requests have taken, and the requests that wait, in the order of their
-    arrival. `limit_bytes` -1 means no limit."""
+    """The memory that large requests have taken, and the queue of waiting requests. `limit_bytes`
+    -1 means no limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -31,8 +30,8 @@ class RequestMemory:
         return self._limit_bytes >= 0
 
     def take(self, size: int, later: Callable[[], None]) -> bool:
-        """Take `size` bytes and return True. If the limit is reached, return False, and call
-        `later` once when the caller may try again."""
+        """Take `size` bytes and return True. If the limit is reached, take nothing and return
+        False; `later` is then called once, when the caller may try again."""
         if self.taken_bytes >= max(self._limit_bytes, 1):
             self._waiting.append(later)
             return False
@@ -40,8 +39,8 @@ class RequestMemory:
         return True
 
     def forget(self, later: Callable[[], None]) -> None:
-        """Remove a waiting request, which is identified by the `later` of its `take`. Do nothing if
-        it does not wait."""
+        """Remove the waiting request whose `take` received `later`. Do nothing if no such request
+        waits."""
         if later in self._waiting:
             self._waiting.remove(later)
 
