@@ -21,7 +21,7 @@ Metrics
    ``pybroker/admin/families.py``; change those.
 
 This page lists the broker's metrics. ``http://HOST:8090/metrics`` returns them in Prometheus' text
-format (``pybroker.http.listener`` sets the address).
+format (``pybroker.http.listener`` sets the address). ``docs/glossary.rst`` explains the terms.
 
 The names are those of the JMX exporter and of kafka_exporter, so dashboards for Kafka work, and
 neither exporter is needed. Metrics that Kafka does not have begin with ``pybroker_``.
