@@ -44,8 +44,8 @@ class Blocks:
         return True
 
     def take(self) -> Batch:
-        """Return the next batch, and advance `position` beyond it. Raises CorruptionError if its
-        checksum is wrong."""
+        """Return the next batch, and advance `position` beyond it. Raises CorruptionError if the
+        checksum of the batch is wrong."""
         header = read_header(self.data, self.position)
         if not crc_matches(self.data, self.position, header.size):
             raise CorruptionError(

@@ -124,8 +124,8 @@ class Housekeeping:
 
 
 async def _to_the_end(work: Awaitable[object]) -> None:
-    """Wait for the end of `work`, which runs in a thread, even if the waiting task is cancelled.
-    Then raises CancelledError."""
+    """Wait for the end of `work`, which runs in a thread. If the waiting task is cancelled, still
+    wait for the end, and only then raise CancelledError."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)

@@ -15,8 +15,8 @@ from pybroker.model import PartitionState
 def committed_end(current: int, leader_end: int, member_ends: Iterable[int]) -> int:
     """Return the new high watermark; never below `current`. `leader_end` is the leader's log end
     offset. `member_ends` are the log end offsets of all followers in the stored ISR or in the new
-    ISR of a pending change. The log end offset is NO_OFFSET for a follower that has not fetched in
-    this leader epoch; the result is then `current`."""
+    ISR of a pending change. For a follower that has not fetched in this leader epoch, the log end
+    offset is NO_OFFSET. If there is such a follower, the result is `current`."""
     return max(current, min(leader_end, min(member_ends, default=leader_end)))
 
 

@@ -198,8 +198,8 @@ class LogDirectory:
             )
 
     def require_usable(self) -> None:
-        """Raise UnusableDirectory if the directory exists, but cannot be read and written. Changes
-        nothing."""
+        """Raise UnusableDirectory if the directory exists, but cannot be read or cannot be written.
+        Changes nothing."""
         if not self._disk.exists(self.path):
             return
         self._require_directory()

@@ -126,14 +126,14 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """Return the name for a directory of a partition that does not contain the log in use. The
-    purposes:
+    """Return the name of a directory that belongs to a partition, but does not contain the log in
+    use. The purposes:
 
     - DELETED_DIRECTORY: the topic is deleted, and the files are removed later.
     - STRAY_DIRECTORY: the files belong to a deleted topic of the same name.
     - DAMAGED_DIRECTORY: the log is damaged, and the broker copies the partition anew.
-    - FUTURE_DIRECTORY: a move to another log directory copies the log into it. Only for partitions
-      that `can_have_future`.
+    - FUTURE_DIRECTORY: a move copies the log from another log directory into this directory. Only
+      for partitions that `can_have_future`.
 
     `unique` distinguishes several directories of a partition. As in Kafka, a long topic name is cut
     so that the result has at most 255 characters.

@@ -412,8 +412,9 @@ class LogManager:
     # -- chores
 
     def flush_idle(self, now_ms: int) -> int:
-        """Flush all closed segments, and the active segment of each log that is idle or has reached
-        flush.ms or flush.messages. Return the number of flushed logs. Waits for the disk."""
+        """Flush all closed segments. Flush the active segment too if its log is idle, or if
+        flush.ms or flush.messages requires it. Return the number of flushed logs. Waits for the
+        disk."""
         keys = take(self.changes.unflushed)
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         try:

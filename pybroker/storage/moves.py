@@ -122,8 +122,8 @@ class ReplicaMove:
 
     def lower(self, offset: int) -> None:
         """Prepare the move for a truncation to `offset` of the log in use. The caller holds the
-        lock of `LogTable`. Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR: the caller
-        must not truncate then."""
+        lock of `LogTable`. Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR. After an
+        error the caller must not truncate the log."""
         try:
             with self._marks:
                 if self.done:

@@ -1,4 +1,5 @@
-"""Opens all logs at the start of a broker, and finishes the work that a kill has interrupted."""
+"""Opens all logs at the start of a broker, and finishes the work that was interrupted if the broker
+was killed before."""
 
 from __future__ import annotations
 
@@ -174,8 +175,8 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """Keep one of the partition's two logs, which a kill during a move has left. Rename the
-        directory of the other log."""
+        """If the broker was killed during a move, the partition has two logs. Keep one of them, and
+        rename the directory of the other log."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
         except CorruptionError as error:
@@ -239,8 +240,8 @@ class Opening:
             partition_log.release(reason)
 
     def _drop_futures(self, directory: LogDirectory) -> None:
-        """Remove the unfinished copies in this log directory, except a copy whose original is not
-        on this broker."""
+        """Remove the copies of unfinished moves from this log directory. Keep a copy if this broker
+        does not have the original."""
         for partition, path in directory.futures():
             if partition not in self.opened:
                 log.warning("copy of a move is kept, the original is missing path=%s", path)

@@ -1,8 +1,8 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360). No I/O.
 
-The leader checks a batch, which changes nothing, and then applies it. Followers and recovery only
-apply batches, so all replicas reach the same state. A transaction is undecided from its marker
-until the high watermark is above the marker.
+The leader first checks a batch, without a change of the state, and then applies the batch.
+Followers and recovery only apply batches, so all replicas reach the same state. A transaction is
+undecided from its marker until the high watermark is above the marker.
 """
 
 from __future__ import annotations

@@ -171,9 +171,9 @@ class Relocations:
         log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Prepare the partition's move, if it has one, for a truncation of its log to `offset`.
-        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR: the caller must not truncate
-        then."""
+        """If the partition has a move, prepare the move for a truncation of the log to `offset`.
+        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR. After an error the caller must
+        not truncate the log."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)

@@ -78,8 +78,9 @@ class PowerLoss:
     async def step_aside(
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
-        """Remove these suspect replicas from the ISR and the eligible replicas. `reason` appears in
-        log lines and loss receipts. Raises CoordError: the broker must not register then."""
+        """Remove these suspect replicas from the ISR and the eligible replicas. `reason` appears
+        in log lines and loss receipts. Raises CoordError. After an error the broker must not
+        register."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]

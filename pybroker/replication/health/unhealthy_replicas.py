@@ -84,7 +84,7 @@ class UnhealthyReplicas:
 
     async def settle(self) -> None:
         """Remove the damaged replicas of this broker from the ISR and the eligible replicas. Raises
-        CoordError: the broker must not register then."""
+        CoordError. After an error the broker must not register."""
         damaged = sorted(self.waiting.items())
         if damaged:
             await end_earlier_lives(self._leave.coord, self._leave.broker_id)
