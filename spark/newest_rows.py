@@ -1,7 +1,8 @@
 """Finds the last row of each key in a sequence of rows, in bounded memory.
 
-Beyond the limit, rows are written to files by a hash of their keys. All rows of a key are in one
-file, so each file is later reduced on its own."""
+Rows that exceed the memory limit are written to files. The hash of a row's key chooses the file, so
+all rows of a key are in one file. Each file is later reduced on its own.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ import pyarrow as pa
 from pybroker.spark.rows import BATCH_BYTES, BATCH_ROWS
 
 WAITING_BYTES_MIN: Final = 8 * 2**20
-"""Rows are compared when the new rows reach this size, or the size of the kept rows if that is
-larger. A kept row is therefore copied only a few times, whatever the number of later rows."""
+"""The new rows are merged into the kept rows when the new rows reach this size, or the size of the
+kept rows if the kept rows are larger. A kept row is therefore copied only a few times, whatever the
+number of later rows."""
 FILES: Final = 32
 _HASH_BITS: Final = 5
 _LEVELS_MAX: Final = 60 // _HASH_BITS
@@ -28,10 +30,13 @@ _ROWS_SPILLED_MIN: Final = 1_000
 
 
 class NewestRows:
-    """Collects rows with `add`, in order. `finish` yields the last row of each `key`.
+    """Receives rows by `add`. `finish` yields the row that was added last for each value of the
+    column `key`.
 
-    The memory is about `bytes_max` bytes, and twice that while rows are compared. Further rows are
-    in unnamed files, which the system removes when the process ends."""
+    The memory is about `bytes_max` bytes, and about twice `bytes_max` while rows are compared. Rows
+    that exceed this limit are written to unnamed files, which the system removes when the process
+    ends.
+    """
 
     def __init__(self, bytes_max: int, level: int = 0) -> None:
         self._bytes_max = bytes_max
@@ -76,7 +81,8 @@ class NewestRows:
                 yield from newest.finish()
 
     def _compare(self) -> None:
-        """Reduce the kept and the new rows to one row for each key."""
+        """Merge the new rows into the kept rows, with one row for each key. Write the kept rows to
+        files if they exceed the limit."""
         if not self._waiting:
             return
         parts = [] if self._held is None else [self._held]

@@ -1,8 +1,9 @@
 """Parses the options of `format("pybroker")` into one frozen `ReadRequest`.
 
 Names, defaults and precedence are those of Spark's Kafka source, so that a user can change a job's
-format without changing its options. Each option is used, or accepted with a notice that says why it
-has no effect, or refused."""
+format without changing its options. A given option is either used, or refused, or accepted without
+effect. For an option without effect, a notice gives the reason.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ class _Given:
     starting_timestamp: int | None = _option(
         "startingTimestamp",
         values.whole(0, values.INT64_MAX),
-        "from the first record with this timestamp (ms since 1970) or later",
+        "starts at the first record with this timestamp (ms since 1970) or later",
     )
     starting_by_timestamp: Mapping[TopicPartition, int] | None = _option(
         "startingOffsetsByTimestamp", values.timestamps, "JSON: a timestamp for each partition"
@@ -132,7 +133,7 @@ class _Given:
     ending_timestamp: int | None = _option(
         "endingTimestamp",
         values.whole(0, values.INT64_MAX),
-        "up to the first record with this timestamp (ms since 1970) or later",
+        "ends before the first record with this timestamp (ms since 1970) or later",
     )
     ending_by_timestamp: Mapping[TopicPartition, int] | None = _option(
         "endingOffsetsByTimestamp", values.timestamps, "JSON: a timestamp for each partition"
@@ -209,7 +210,7 @@ class ReadRequest:
     client: Mapping[str, str]
     """Options of the client; bootstrap.servers may be missing if a snapshot names the brokers."""
     snapshot: str | None
-    """A snapshot as JSON or a path; `spec` is then ignored."""
+    """A snapshot as JSON, or the path of its file. If this is not None, `spec` is ignored."""
     spec: SnapshotSpec
     isolation: str | None
     """The isolation level in the options. None means the isolation level of the snapshot, or
@@ -278,8 +279,8 @@ def has_effect(name: str) -> bool:
 def _sorted_out(
     options: Mapping[str, str], faults: list[str], notices: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the client's options and this source's options, with names in lower case. Any other
-    option adds to the faults or the notices."""
+    """Return the client's options, without the prefix `kafka.`, and this source's options. All
+    names are in lower case. For any other option, add a message to `faults` or `notices`."""
     noticed = {name.lower(): (name, reason) for name, reason in NOTICED.items()}
     client: dict[str, str] = {}
     own: dict[str, str] = {}

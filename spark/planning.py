@@ -50,8 +50,8 @@ FAULTS_SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record with the timestamp `timestamp_ms` (since 1970) or later. Without such a
-    record, the bound is the log end offset if `or_latest`, else an error."""
+    """The first record with the timestamp `timestamp_ms` (since 1970) or later. If a partition has
+    no such record, `or_latest` decides: True means the log end offset, False means an error."""
 
     timestamp_ms: int
     or_latest: bool = True
@@ -69,8 +69,8 @@ class SnapshotSpec:
     (names), `pattern` (a regular expression for a part of a topic's name) or `partitions` (by
     topic).
 
-    With `since`, `starts` is ignored: a partition of that snapshot starts where that snapshot ends,
-    and any other partition starts at its log start offset.
+    With `since`, `starts` is ignored: a partition that is in `since` starts where its range in
+    `since` ends, and any other partition starts at its log start offset.
     """
 
     topics: Sequence[str] = ()
@@ -149,7 +149,8 @@ def _fail(faults: Iterable[str]) -> None:
 
 
 def _check(spec: SnapshotSpec) -> None:
-    """Raise SnapshotError if the spec has faults that show without a request."""
+    """Raise SnapshotError if the spec has faults that are known without a request to the
+    brokers."""
     faults = []
     given = [bool(spec.topics), spec.pattern is not None, bool(spec.partitions)]
     if sum(given) != 1:
@@ -183,8 +184,8 @@ def _check(spec: SnapshotSpec) -> None:
 
 
 async def _topics(cluster: Cluster, spec: SnapshotSpec) -> dict[str, TopicInfo]:
-    """Return the metadata of the chosen topics, sorted by name, after a short wait for unknown
-    topics. Raises SnapshotError, ClientError."""
+    """Return the metadata of the chosen topics, sorted by name. Wait a short time for topics that
+    the brokers do not know. Raises SnapshotError, ClientError."""
     deadline = Deadline(cluster.clock, int(UNKNOWN_TOPIC_LIMIT_S * 1_000))
     while True:
         found = _chosen(cluster.view, spec)
@@ -267,7 +268,7 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 class _Responses:
     """The brokers' responses for each partition: log start offset (`first`), log end offset
     (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). `epoch_ends` has the present end
-    offset of the leader epoch that the earlier snapshot names."""
+    offset of the leader epoch in the earlier snapshot."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]
@@ -315,9 +316,9 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotS
 def _timestamps(
     keys: Sequence[TopicPartition], bounds: Bounds, side: str
 ) -> dict[TopicPartition, int]:
-    """Return partition -> timestamp to look up for the start or the end (`side`) of each range.
-    Raises SnapshotError if `bounds` names other partitions than the chosen ones, or not all of
-    them."""
+    """Return the timestamp to look up for each partition whose start or end (`side`) is an AtTime.
+    Raises SnapshotError if `bounds` lacks a chosen partition, names a partition that is not chosen,
+    or has an invalid offset."""
     found = {key: _bound(bounds, key) for key in keys}
     faults = [
         f"{key} is missing from the {side} offsets: give an offset for every partition (-2"
@@ -392,8 +393,8 @@ def _offset_of(
     side: str,
     faults: list[str],
 ) -> int:
-    """Return the offset of `bound`, the start or the end (`side`) of the partition's range. If
-    there is none, add a fault to `faults`."""
+    """Return the offset of `bound`, which is the start or the end (`side`) of the partition's
+    range. If the partition has no such offset, add a fault to `faults`."""
     first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset
@@ -423,9 +424,8 @@ def _reversed(key: TopicPartition, start: int, end: int, spec: SnapshotSpec) -> 
             " end after the start"
         )
     return (
-        f"the range of {key} would end at offset {end}, but snapshot "
-        f"{spec.since.id} ends there at offset {start}: choose a later end, or an "
-        "earlier snapshot for since"
+        f"the range of {key} would end at offset {end}, before offset {start}, where the range"
+        f" in snapshot {spec.since.id} ends: choose a later end, or an earlier snapshot for since"
     )
 
 
@@ -433,7 +433,7 @@ def _earlier_ends(
     topics: Mapping[str, TopicInfo], spec: SnapshotSpec, responses: _Responses, faults: list[str]
 ) -> dict[TopicPartition, int]:
     """Return the end offset of each partition in the earlier snapshot. If the new snapshot cannot
-    continue there, add the reason to `faults`. Records deleted by retention are no fault."""
+    start at this offset, add the reason to `faults`. Records deleted by retention are no fault."""
     if spec.since is None:
         return {}
     found = {}

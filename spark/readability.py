@@ -1,8 +1,8 @@
 """Checks whether the ranges of a snapshot can still be read with the same records.
 
 The brokers' responses show deleted records, recreated topics, missing partitions and truncated
-logs. They do not show whether compaction has removed records. If the snapshot has record counts, a
-new count shows this.
+logs. They do not show whether compaction has removed records. If the snapshot has record counts,
+counting the records again shows whether compaction has removed any.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ COMPACTION_LAG: Final = "min.compaction.lag.ms"
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The result of a check. `bool()` of it is True if `problems` is empty. Each entry is one line.
+    """The result of a check. The object is true (`bool()`) if `problems` is empty.
 
-    `problems` are the errors that a read would raise, and the partitions that could not be checked.
-    `warnings` name topics from which compaction may have removed records.
+    `problems` has a line for each error that a read would raise, and for each partition that could
+    not be checked. `warnings` has a line for each topic from which compaction may have removed
+    records.
     """
 
     problems: tuple[str, ...] = ()
@@ -53,8 +54,8 @@ async def readability(
     rng: Rng | None = None,
 ) -> Readability:
     """Ask all leaders whether the ranges can still be read. `cluster_id` and `created_at_ms` are
-    those of the snapshot. With `will_recount`, there are no warnings of topics with record counts.
-    Raises ClientError if no broker answers."""
+    those of the snapshot. `will_recount`: the caller will count the records again, so topics with
+    record counts get no warnings. Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:
@@ -91,9 +92,9 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """Count the records again in all ranges with record counts. Yield one error message for each
-    range that does not have the counted records any more. `options` are client options with Kafka's
-    names. Raises ConfigError, and ClientErrors other than RangeFailed."""
+    """Count the records again in each range that has record counts. Yield an error message for each
+    range that no longer has the counted records. `options` are client options with Kafka's names.
+    Raises ConfigError, and any ClientError except RangeFailed."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:
@@ -106,8 +107,8 @@ def recounted(
 
 
 def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:
-    """Return an error message if the cluster's id is not that of the snapshot, None if they are
-    equal or unknown."""
+    """Return an error message if the cluster is not that of the snapshot. Return None if the two
+    cluster ids are equal, or if one of them is unknown."""
     here = cluster.view.cluster_id
     if not here or not cluster_id or here == cluster_id:
         return None
@@ -130,8 +131,8 @@ class Compaction(NamedTuple):
 async def compactions(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, Compaction | ClientError]:
-    """Return the compaction options of each topic, or the error in their place. Raises
-    ClientError."""
+    """Return the compaction options of each topic. For a topic whose options cannot be read, return
+    the error instead. Raises ClientError."""
     calls = Calls(cluster)
     calls.opened = True
     described = await describe_configs(
@@ -172,9 +173,9 @@ def _warning(topic: str, compaction: Compaction, age_ms: int, *, is_counted: boo
     if age_ms < compaction.lag_ms:
         return f"{text}; the last record of each key in the snapshot exists"
     return (
-        f"{text}; this includes the last record of a key that was written again after the snapshot:"
-        f" keep {COMPACTION_LAG} ({compaction.lag_ms}) above the time from taking a snapshot to"
-        f" reading it ({age_ms} ms so far)"
+        f"{text}; a key's last record in the snapshot may be removed, too, if the key was written"
+        f" again after the snapshot: keep {COMPACTION_LAG} ({compaction.lag_ms}) above the time"
+        f" from taking a snapshot to reading it ({age_ms} ms so far)"
     )
 
 

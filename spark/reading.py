@@ -39,7 +39,8 @@ class BatchOnly(PybrokerError):
 
 @dataclass(frozen=True, slots=True)
 class FrozenRead:
-    """A read whose offsets are fixed numbers, pickled from the driver to the tasks."""
+    """A read whose offsets are fixed numbers. It is pickled and sent from the driver to the
+    tasks."""
 
     request: ReadRequest
     snapshot: Snapshot
@@ -98,8 +99,8 @@ def _planned(request: ReadRequest) -> Snapshot:
 
 
 class FrozenReader(DataSourceReader):
-    """Divides a read with fixed offsets into tasks, and executes the tasks. It is pickled to the
-    tasks."""
+    """Divides a read with fixed offsets into tasks, and executes the tasks. It is pickled and sent
+    to the tasks."""
 
     def __init__(self, frozen: FrozenRead, schema: StructType) -> None:
         """Create the reader. Raises ConfigError if a user's own schema does more than choose and
@@ -110,15 +111,15 @@ class FrozenReader(DataSourceReader):
         self._schema = schema
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without the snapshot's ranges, which may take megabytes: each task
-        receives its own range separately."""
+        """Return the state without the snapshot's ranges, because they may take megabytes. Each
+        task receives its own range separately."""
         without_ranges = replace(self._frozen, snapshot=replace(self._frozen.snapshot, topics={}))
         return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
-        """Return a range for each task. Spark calls this at each planning, in a separate process.
-        The brokers are asked for sizes and batch boundaries only: the ends of the ranges are
-        fixed."""
+        """Return a range for each task. Spark calls this each time it plans the query, in a
+        separate process. The brokers are asked only for sizes and batch boundaries, because the
+        ends of the ranges are fixed."""
         with in_one_line():
             return [InputPartition(each) for each in _pieces(self._frozen)]
 

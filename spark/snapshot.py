@@ -53,23 +53,23 @@ def take(
 ) -> Snapshot:
     """Return a new snapshot of topics.
 
-    Each partition starts at its log start offset. `since` is an earlier snapshot or the path of
-    one: partitions of that snapshot start where it ends. With `since`, `topics` may be empty; the
-    topics are then the same.
+    Each partition starts at its log start offset. `since` is an earlier snapshot, or the path of
+    its file: a partition of the earlier snapshot starts where its earlier range ends. With `since`,
+    `topics` may be empty: the topics are then those of `since`.
 
     `until` is the end of each partition: "latest" (the last stable offset with read_committed, the
     high watermark with read_uncommitted), a time in ms since 1970 (the first record with this
     timestamp or later), or {topic: {partition: offset}} with an offset for every partition.
-    `isolation` is read_committed or read_uncommitted, by default that of `since`, else
-    read_committed. `conf` are client options with Kafka's names.
+    `isolation` is read_committed or read_uncommitted. The default is the isolation of `since`, or
+    read_committed without `since`. `conf` are client options with Kafka's names.
 
     `count` chooses the topics whose records are counted: "compacted" (topics with log compaction),
     "always" (all topics) or "never". A later read of a counted range fails if compaction has
     removed records. `progress` is called with the number of counted offsets and the total number of
     offsets.
 
-    Raises SnapshotError, ConfigError, NoBrokers if no broker answers, and RangeFailed for a range
-    that cannot be counted.
+    Raises SnapshotError if an argument cannot be used; ConfigError if an option is invalid;
+    NoBrokers if no broker answers; RangeFailed if a range cannot be counted.
     """
     if count not in COUNTS:
         raise SnapshotError(f"count is {count!r}: give one of {', '.join(COUNTS)}")

@@ -24,8 +24,8 @@ _COUNTS: Final = "counts"
 
 
 class DocumentReader:
-    """Reads values from JSON objects, and collects faults. A wrong value is replaced by a valid
-    one."""
+    """Reads values from JSON objects, and collects faults. In place of a wrong value, a method
+    returns a valid value."""
 
     def __init__(self, *, may_have_counts: bool) -> None:
         self.faults: list[str] = []

@@ -66,8 +66,8 @@ VERSION_WITH_COUNTS: Final = 2
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Topics sorted by name, with their ranges. `created_at_ms` is in ms since 1970. `isolation` is
-    read_committed or read_uncommitted. `parent` is the id of the snapshot that this one continues.
-    `bootstrap` lists the brokers from which the snapshot was taken."""
+    read_committed or read_uncommitted. `parent` is the id of the snapshot that this one continues
+    (None: it continues none). `bootstrap` lists the brokers from which the snapshot was taken."""
 
     id: str
     cluster_id: str
@@ -79,8 +79,8 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """The version of the document: higher with counts, so that a program that does not compare
-        counts refuses it."""
+        """The version of the document. A document with record counts has a higher version, so that
+        a program that does not compare counts refuses the document."""
         has_counts = any(cut.counts for _, cut in self._cuts().values())
         return VERSION_WITH_COUNTS if has_counts else VERSION
 
@@ -102,16 +102,16 @@ class Snapshot:
         ]
 
     def counts(self) -> dict[str, int]:
-        """Return the number of offsets in the ranges of each topic, an upper bound of the number of
-        rows: compacted records, transaction markers and aborted records have offsets, too."""
+        """Return the number of offsets in the ranges of each topic. The number of rows may be
+        smaller: compacted records, transaction markers and aborted records have offsets, too."""
         return {
             topic: sum(cut.end - cut.start for cut in found.partitions.values())
             for topic, found in self.topics.items()
         }
 
     def records(self) -> dict[str, int | None]:
-        """Return the number of records of each topic when the snapshot was taken, None if a
-        partition of the topic was not counted."""
+        """Return the number of records of each topic when the snapshot was taken. The number is
+        None if a partition of the topic was not counted."""
         found: dict[str, int | None] = {}
         for topic, cut in self.topics.items():
             numbers = [part.records for part in cut.partitions.values()]
@@ -132,12 +132,13 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Ask the brokers whether the whole snapshot can still be read. `bool()` of the result is
-        True if its list `problems` is empty. Its `warnings` name topics from which compaction may
-        have removed records.
+        """Ask the brokers whether the whole snapshot can still be read. The result is true
+        (`bool()`) if its list `problems` is empty. Its `warnings` name topics from which compaction
+        may have removed records.
 
-        With `recount`, counted records are counted again if there are no other problems. `conf` are
-        client options with Kafka's names. Raises ConfigError, and NoBrokers if no broker answers.
+        With `recount`, the records in ranges with record counts are counted again. This happens
+        only if the brokers' answers show no problems. `conf` are client options with Kafka's names.
+        Raises ConfigError if an option is invalid, and NoBrokers if no broker answers.
         """
         given = {**(conf or {}), "bootstrap.servers": self._servers(bootstrap)}
         options, _ = parse_range_options(given)

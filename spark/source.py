@@ -55,8 +55,8 @@ class PybrokerDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """A stream reader whose methods raise the error that streams are not supported. Spark would
-    hide the message of an error in the data source itself."""
+    """A stream reader whose methods raise the error that streams are not supported. If the data
+    source raised the error itself, Spark would hide its message."""
 
     def initialOffset(self) -> dict[str, Any]:
         raise _refusal()

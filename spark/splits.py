@@ -35,14 +35,15 @@ is not moved."""
 
 SIZES_LIMIT_MS: Final = 10_000
 """The time limit for a broker's response with the sizes of its logs, in ms. The metadata may name a
-dead broker as the leader for some seconds. The sizes do not depend on its response: the other
+dead broker as the leader for some seconds. The response of that broker is not needed: the other
 replicas have the same logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The approximate limits of a piece; None means no limit. A batch is never divided.
-    `min_pieces` is the wanted total number of pieces, if there are enough offsets."""
+    `min_pieces` is the wanted number of pieces of all ranges together. If there are too few
+    offsets, there are fewer pieces."""
 
     max_bytes: int | None = None
     max_offsets: int | None = None
@@ -95,9 +96,9 @@ async def pieces_of(
     limits: Limits,
     cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """Return the pieces of the ranges, after asking the brokers for sizes and batch boundaries.
-    Raises SnapshotError if the cluster's id is not `cluster_id` ("": unknown), and ClientError if
-    the cluster does not answer."""
+    """Return the pieces of the ranges. The brokers are asked for sizes and batch boundaries. Raises
+    SnapshotError if the cluster's id is not `cluster_id` ("": unknown), and ClientError if the
+    cluster does not answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
         return full
@@ -129,8 +130,8 @@ async def pieces_of(
 def counted_places(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return (partition, first offset) of each piece -> the end of the last counted part at or
-    before this offset. Pieces of ranges without record counts are left out."""
+    """Return (partition, first offset) of each piece -> the end of the last counted part that ends
+    at or before the first offset. Pieces of ranges without record counts are left out."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -173,8 +174,8 @@ def pieces_blocking(
 async def bytes_per_offset(
     cluster: Cluster, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, float]:
-    """Return the average bytes per offset in the log of each partition's leader, without partitions
-    of unknown size."""
+    """Return the average bytes per offset in the log of each partition's leader. Partitions of
+    unknown size are left out."""
     calls = Calls(cluster)
     calls.opened = True
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)

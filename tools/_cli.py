@@ -204,7 +204,7 @@ def _usage_text(error: click.UsageError) -> str:
 
 def sentence_of(error: PybrokerError) -> str:
     """Return what Kafka's tools print for an error: the error message in the broker's response. If
-    the response has none, return the error's text with its name."""
+    the response has no message, return the text of `error`."""
     # By attribute, not by class: `pybroker start` loads this module too, and must not have to load
     # the client.
     return getattr(error, "broker_sentence", "") or str(error)

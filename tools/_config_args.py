@@ -207,8 +207,8 @@ def _added(flags: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parse_pairs(text: str) -> dict[str, str]:
-    """Return the options in a text such as `k1=v1,k2=[v1,v2],k3=`, without the brackets. Raises
-    Failure."""
+    """Return the options in a text such as `k1=v1,k2=[v1,v2],k3=`. The square brackets are removed
+    from the values. Raises Failure."""
     pairs = [
         re.split(rf"\s*=\s*{_OUTSIDE_BRACKETS}", word)
         for word in re.split(f",{_OUTSIDE_BRACKETS}", text)

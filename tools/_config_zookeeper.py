@@ -1,5 +1,6 @@
-"""`configs --zookeeper`: changes options of topics, and of stopped brokers, directly in ZooKeeper.
-A running broker must validate its options itself."""
+"""`configs --zookeeper`: reads and changes options directly in ZooKeeper, for topics and stopped
+brokers only. The options of a running broker are refused, because the broker must validate them
+itself."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _WHY_NOT: Final = (
 
 
 async def change_in_zookeeper(connect: str, args: Args) -> None:
-    """Alter or describe the options of a topic or broker. Raises Failure, PybrokerError."""
+    """Alter or describe the options of topics or brokers. Raises Failure, PybrokerError."""
     if args.type not in (TOPICS, BROKERS):
         raise Failure(
             f"--zookeeper cannot be used for {args.type}: the brokers do not support"

@@ -111,7 +111,8 @@ def _verify_time(
 
 
 def _batch_of(log: LogFile, position: int, offset: int) -> StoredBatch | None:
-    """Return the first batch from `position` on whose last offset is at least `offset`."""
+    """Return the first batch at or after `position` whose last offset is at least `offset`. Return
+    None if there is no such batch."""
     for batch in log.batches(position, WHOLE):
         if log.last_offset(batch) >= offset:
             return batch
@@ -206,8 +207,8 @@ class _Positions:
         self._base = base
 
     def floor(self, offset: int) -> int:
-        """Return the log position of the last index entry whose offset is at most `offset`, 0
-        without such an entry."""
+        """Return the log position of the last index entry whose offset is at most `offset`. Return
+        0 if there is no such entry."""
         if offset < self._asked:
             self.__init__(self._path, self._base)  # type: ignore[misc]
         self._asked = offset
@@ -228,7 +229,8 @@ def _entries(
     path: Path, layout: struct.Struct, base: int, *, offset_first: bool = False
 ) -> Iterator[tuple[int, int]]:
     """Yield the entries of an index file, without the zeros that a running broker preallocates.
-    `offset_first`: the offset is the first number of an entry, not the second."""
+    With `offset_first`, the first number of an entry is the offset; otherwise the second number is
+    the offset."""
     first = True
     with path.open("rb") as stream:
         while data := stream.read(layout.size * _CHUNK_ENTRIES):

@@ -127,8 +127,8 @@ class LogFile:
         self.size = os.fstat(stream.fileno()).st_size
 
     def batches(self, position: int = 0, limit: int = WHOLE) -> Iterator[StoredBatch]:
-        """Yield the complete batches from `position` on that end within `limit` bytes after
-        `position`. Raises Failure if the length field of a batch is too small."""
+        """Yield the complete batches in the `limit` bytes that begin at `position`. Raises Failure
+        if the length field of a batch is too small."""
         end = min(self.size, position + limit)
         while position < end - _MAGIC_END:
             head = self.read(position, _MAGIC_END)

@@ -161,8 +161,9 @@ def reset_of(flags: Mapping[str, Any]) -> Reset:
 
 
 def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Return the names in the comma-separated `text`, in the spelling of `known`, regardless of
-    case. Raises click.UsageError for an unknown name; its message calls the names `what`."""
+    """Return the names in the comma-separated `text`, spelled as in `known`. Upper and lower case
+    are equal. Raises click.UsageError for an unknown name. `what` says in the error message what
+    the names are, such as "types"."""
     spelling = {name.upper(): name for name in known}
     words = [word.strip().upper() for word in text.split(",")] if text else []
     if not spelling.keys() >= set(words):
@@ -173,8 +174,8 @@ def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def check_types(text: str) -> None:
-    """Raise Failure for a filter by group type, which needs ListGroups version 5: the brokers have
-    version 4. Raises click.UsageError for an unknown type."""
+    """Raise Failure for a filter by group type: the filter needs ListGroups version 5, but the
+    brokers have version 4. Raises click.UsageError for an unknown type."""
     if parse_names(text, TYPES, "types"):
         raise Failure(
             "The broker only supports ListGroups v4, but we need v5 or newer to request groups by"

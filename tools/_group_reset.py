@@ -39,9 +39,9 @@ NOTHING_SHIFTS = "Cannot shift offset for partition {} since there is no current
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one of the fields that choose
-    the new offsets is set; the others are None or False. `topics` has values of --topic such as
-    "orders" and "orders:0,1"."""
+    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one of the fields from
+    `to_earliest` to `from_file` is set; the others are None or False. `topics` has values of
+    --topic such as "orders" and "orders:0,1"."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -63,8 +63,9 @@ class Resetter:
         self._timeout_ms = timeout_ms
 
     async def plan(self, group: str) -> Plan:
-        """Return the new offset of each partition. For an offset outside the log, print a warning
-        and use the nearest one inside. Raises PybrokerError, click.UsageError."""
+        """Return the new offset of each partition. If an offset is outside the log, print a
+        warning, and use the nearest offset in the log instead. Raises PybrokerError,
+        click.UsageError."""
         reset = self._reset
         if reset.from_file is not None:
             if group not in reset.from_file:

@@ -29,8 +29,9 @@ COORDINATOR_WIDTH = 25
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """One partition of a group: the committed offset (None: none), the lag, and the assigned
-    member. Without a committed offset, `lag` has the log end offset."""
+    """One partition of a group: the committed offset, the lag, and the assigned member. `committed`
+    is None if the group has no committed offset; only the log end offset in `lag` is then valid.
+    `member` is None if the partition is not assigned."""
 
     partition: TopicPartition
     committed: int | None
@@ -51,9 +52,9 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedOffset],
     lags: Mapping[TopicPartition, PartitionLag],
 ) -> list[OffsetRow]:
-    """Return the rows of a group: first the partitions of members, from the member with the most
-    partitions to the one with the fewest, then the others with a committed offset. Raises
-    MalformedInput."""
+    """Return the rows of a group. First come the partitions of members, beginning with the member
+    that has the most partitions. Then come the other partitions for which the group has a committed
+    offset. Raises MalformedInput."""
     rows = []
     read: set[TopicPartition] = set()
 

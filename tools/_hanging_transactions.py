@@ -1,6 +1,6 @@
-"""The search of `transactions find-hanging`. A transaction hangs if a partition has it open, but
-the coordinator does not list the partition: the coordinator will never write the marker that ends
-it."""
+"""The search of `transactions find-hanging`. A transaction hangs in a partition if it is open in
+the partition, but its coordinator does not list the partition. The coordinator will then never
+write the marker that ends the transaction."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class OpenProducer:
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The transactions to search. `topic` and `partition` name the partitions; `broker` limits the
-    search to partitions with a replica on this broker. None means no limit. A transaction counts
-    only if its producer has sent no batch for `duration_ms`."""
+    search to partitions with a replica on this broker. None means no limit. A transaction is
+    suspected only if its producer has sent no batch for more than `duration_ms`."""
 
     topic: str | None
     partition: int | None
@@ -51,7 +51,7 @@ def failed(message: str, error: PybrokerError) -> Failure:
 
 
 async def find_hanging(admin: Admin, scope: Scope) -> list[OpenProducer]:
-    """Return the hanging transactions of these partitions, sorted by partition. Raises Failure."""
+    """Return the hanging transactions in the scope, sorted by partition. Raises Failure."""
     partitions = await _partitions(admin, scope)
     now_ms = time.time_ns() // 1_000_000
     suspected = [
@@ -77,9 +77,10 @@ def hanging(
     names: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription],
 ) -> list[OpenProducer]:
-    """Return those of the `suspected` transactions that hang, sorted by partition. A transaction
-    hangs if its coordinator does not know it, or does not list the partition in it. `names` maps
-    producer ids to transactional ids, `descriptions` maps transactional ids to their states."""
+    """Return the transactions of `suspected` that hang, sorted by partition. A transaction hangs if
+    the coordinator does not know the transaction, or if the coordinator does not list the
+    partition. `names` maps producer ids to transactional ids. `descriptions` maps transactional ids
+    to the states of their transactions."""
 
     def will_end(each: OpenProducer) -> bool:
         description = descriptions.get(names.get(each.producer.id, ""))
@@ -123,7 +124,8 @@ def _batches(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartiti
 async def _open_for_long(
     admin: Admin, partitions: Sequence[TopicPartition], scope: Scope, now_ms: int
 ) -> list[OpenProducer]:
-    """Return the producers with an open transaction and no batch for `scope.duration_ms`."""
+    """Return the producers that have an open transaction and have sent no batch for more than
+    `scope.duration_ms`."""
     found = []
     described = await admin.describe_producers(partitions, broker=scope.broker)
     for key, result in described.items():

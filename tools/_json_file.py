@@ -32,8 +32,8 @@ def json_field(fields: Mapping[str, object], name: str) -> object:
 
 
 def json_integer(value: object, kind: str, bounds: range) -> int:
-    """Return the value if it is an integer within `bounds`; raise Failure otherwise. The message
-    has the Java type `kind`."""
+    """Return the value if it is an integer within `bounds`; raise Failure otherwise. `kind` is the
+    Java type that the error message names."""
     if isinstance(value, int) and not isinstance(value, bool) and value in bounds:
         return value
     raise _unexpected(f"`{kind}` value", value)

@@ -18,7 +18,7 @@ _RUN: Final = re.compile(r"'((?:[^']|'')*)'|(([A-Za-z])\3*)|([^A-Za-z']+)")
 
 
 def ratio(amount: float, parts: float) -> float:
-    """Return `amount` / `parts` as Java computes it: division by 0 gives infinity or NaN."""
+    """Return `amount` / `parts` as Java computes it: a division by 0 gives infinity or NaN."""
     if parts:
         return amount / parts
     return math.nan if not amount else math.copysign(math.inf, amount)

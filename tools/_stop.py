@@ -55,8 +55,8 @@ class Stop:
 
 
 async def until_signal(work: Coroutine[Any, Any, None]) -> int:
-    """Run `work` until it ends, or cancel it at a signal. Return the exit code. An exception of
-    `work` propagates."""
+    """Run `work` until it ends. If a signal arrives, cancel `work`. Return the exit code: 0, or 128
+    plus the number of the signal. An exception of `work` propagates."""
     with Stop() as stop:
         task = asyncio.ensure_future(work)
         waiter = asyncio.ensure_future(stop.event.wait())

@@ -16,8 +16,9 @@ MIN_ISR_DEFAULT = 1
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The filters of --describe. A partition is printed if any given filter matches. With
-    `overrides`, only topics with their own options are printed, without partitions."""
+    """The filters of --describe. If filters for partitions are given, only partitions that match at
+    least one of these filters are printed. With `overrides`, only topics that have their own
+    options are printed, and no partitions."""
 
     under_replicated: bool = False
     unavailable: bool = False

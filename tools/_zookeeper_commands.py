@@ -88,9 +88,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell. `options` are its option letters in getopt's form. At least `least`
-    words and at most `most` (None: any number) follow the options. One more word than `most` is the
-    command's deprecated form: the word stands for a watch or a version."""
+    """A command of the shell. `options` are its option letters in getopt's form. The options are
+    followed by at least `least` and at most `most` words (None: any number). If there is one more
+    word, the command has its deprecated form: the last word stands for a watch or a version."""
 
     usage: str
     run: Callable[[Session, Call], None]
@@ -219,9 +219,9 @@ def _watcher(call: Call) -> Callable[[Any], None] | None:
 def _subtree(
     session: Session, path: str, watch: Callable[[Any], None] | None = None
 ) -> Iterator[str]:
-    """Yield a node and its descendants in ZooKeeper's order: all children by name, then the subtree
-    of the first child, and so on. A descendant deleted meanwhile is skipped. `watch` is set on the
-    children of each node."""
+    """Yield a node and its descendants in ZooKeeper's order: all children of the node by name, then
+    the subtree of the first child, and so on. A descendant that is deleted in the meantime is
+    skipped. `watch` is set on the children of each node (None: no watch)."""
     yield path
     waiting = [path]
     while waiting:

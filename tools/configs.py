@@ -43,8 +43,8 @@ _WORDS: Final = "the command line"
 
 
 class ConfigsTool(Tool):
-    """The click command of `configs`. It keeps the words of the command line for Kafka's error
-    message."""
+    """The click command of `configs`. It keeps the words of the command line, because Kafka's error
+    message contains them."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
         context.meta[_WORDS] = " ".join(words)
@@ -172,7 +172,7 @@ def command(context: click.Context, /, **flags: Any) -> None:
                        --add-config retention.ms=60000,cleanup.policy=[compact,delete]
       pybroker configs --bootstrap-server 127.0.0.1:9092 --describe --broker 0 --all
 
-    The brokers do not support the quotas and credentials of users, clients and IP addresses yet.
+    The brokers do not support quotas and credentials (the entity types users, clients and ips) yet.
     """
     args = parse_args(flags, context.meta.get(_NAMES, []))
     if flags["zookeeper"] is not None:
@@ -283,8 +283,8 @@ async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> l
 
 
 def dynamic_source(resource: ConfigResource) -> ConfigSource | None:
-    """Return the config source of options that are set for this resource itself, None for a broker
-    logger."""
+    """Return the config source of options that are set for this resource itself. Return None for a
+    broker logger."""
     if resource.kind is ResourceKind.TOPIC:
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     if resource.kind is ResourceKind.BROKER:

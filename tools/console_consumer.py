@@ -147,7 +147,8 @@ def _timestamp(record: ConsumerRecord) -> bytes:
 @click.option(
     "--offset",
     metavar="OFFSET",
-    help="The first offset to read, earliest or latest; needs --partition. Default: latest.",
+    help="The position to start from: an offset, earliest or latest. Needs --partition. Default:"
+    " latest.",
 )
 @click.option(
     "--from-beginning",
@@ -236,17 +237,18 @@ def command(
 
 
 def leaderless_ms(timeout_ms: int | None) -> int:
-    """Return the time in ms after which a partition without a leader is an error: at most half of
-    `timeout_ms`. Without a timeout return 0 (wait for a leader)."""
+    """Return the time in ms after which a partition without a leader is an error. The time is at
+    most half of `timeout_ms`. If `timeout_ms` is None, return 0: the tool waits for a leader
+    without a limit."""
     return 0 if timeout_ms is None else max(1, min(LEADERLESS_MS, timeout_ms // 2))
 
 
 def group_of(
     flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
 ) -> str | None:
-    """Return the group from --group (`flag`), --consumer-property (`words`) or --consumer.config;
-    None if none of them names a group. Raises click.UsageError, with Kafka's message, if they name
-    different groups, or if both a group and a `partition` are given."""
+    """Return the group from --group (`flag`), --consumer-property (`words`) or --consumer.config.
+    Return None if none of these options names a group. Raises click.UsageError, with Kafka's
+    message, if these options name different groups, or if a group and a `partition` are given."""
     places = (
         flag,
         parse_overrides(words).get("group.id"),
@@ -267,9 +269,10 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set the consumer option auto_offset_reset to `start` ("earliest" or "latest"). A value that
-    is already in `options` is replaced only if `start` comes from --offset (`by_offset`). Raises
-    Failure if that value contradicts --from-beginning."""
+    """Set the consumer option auto_offset_reset to `start`, if `start` is "earliest" or "latest".
+    If `options` already has a value, it is replaced only if `start` comes from --offset
+    (`by_offset`). Raises Failure if --from-beginning is given and the value in `options` is not
+    "earliest"."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(
@@ -301,9 +304,9 @@ def parse_start(partition: int | None, offset: str | None, from_beginning: bool)
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The records to read: of one topic, or of all topics that match `include`, from `start` on.
-    `partition` limits them to one partition. Reading ends when no record has arrived for
-    `timeout_ms`."""
+    """The records to read: those of `topic`, or of all topics whose names match `include`, from
+    `start` on. If `partition` is not None, only this partition is read. Reading ends after
+    `max_messages` records, or when no record has arrived for `timeout_ms` (None: no limit)."""
 
     topic: str | None
     include: str | None = None
@@ -323,9 +326,9 @@ class Printer:
         self.count = 0
 
     async def run(self, args: Args) -> None:
-        """Print records until `max_messages` are printed or none arrives for `timeout_ms`. The
-        number of records goes to standard error, even after an interruption. Raises
-        PybrokerError."""
+        """Print records until `max_messages` are printed, or until no record has arrived for
+        `timeout_ms`. At the end, even after an interruption, print the number of records on
+        standard error. Raises PybrokerError."""
         try:
             async with self._consumer as consumer:
                 if await self._subscribe_or_assign(consumer, args):

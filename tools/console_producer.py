@@ -58,8 +58,9 @@ class LineFormat:
     ignore_error: bool = False
 
     def parse(self, line: bytes, number: int) -> Line:
-        """Return the headers, the key and the value in a line. Raises Failure for a missing part,
-        unless ignore.error=true."""
+        """Return the headers, the key and the value in a line. `number` is the line number for
+        error messages. Raises Failure for a missing separator. With ignore.error=true, a missing
+        separator is no error: the record then has no headers, no key or an empty header value."""
         rest, headers = line, b""
         if self.parse_headers:
             headers, rest = self._cut(rest, self.headers_delimiter, "header", number)
@@ -242,9 +243,9 @@ def command(
 async def send_lines(
     producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
-    """Send every line that `read` returns. With `sync`, send a line only after the previous one was
-    acknowledged. Return the exit code, 1 if a record was not delivered. Raises Failure for a
-    malformed line, after all lines before it were sent."""
+    """Send every line that `read` returns. With `sync`, wait for the acknowledgement of each line
+    before the next line is sent. Return the exit code: 1 if a record was not delivered, otherwise
+    0. If a line is malformed, send all lines before it, then raise Failure."""
     failures = Failures(topic)
     number = 0
     async with producer:

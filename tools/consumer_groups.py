@@ -409,8 +409,8 @@ class Groups:
         return found
 
     async def _print_active_members(self, names: Iterable[str]) -> None:
-        """Print the members of these groups on standard error: because of them the coordinator
-        refused a deletion or a change of offsets."""
+        """Print the members of these groups on standard error. The coordinator has refused a
+        deletion or a change of offsets because of these members."""
         chosen = list(names)
         if not chosen:
             return

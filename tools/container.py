@@ -127,8 +127,8 @@ def _lacks_zookeeper(environment: Mapping[str, str]) -> bool:
 
 
 def _execute(words: Sequence[str]) -> NoReturn:
-    """Replace this process with a program, or with a tool if there is no such program. Exit with
-    code 127 if neither runs."""
+    """Replace this process with the program that `words` name. If there is no such program, replace
+    it with the tool of this name. Exit with code 127 if neither can be run."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     program = list(words)
     if shutil.which(words[0]) is None and tool_name(words[0]) in TOOLS:
@@ -144,8 +144,9 @@ def _execute(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Raise Failure unless the broker that these variables configure answers a request. Advertised
-    listeners are ignored: a start script may have set them in the broker's environment only."""
+    """Raise Failure unless the broker that these variables configure answers a request.
+    Advertised listeners are ignored, because a start script may have set them for the broker's
+    process only."""
     settings = _settings(environment)
     properties = dict(settings.properties)
     properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")

@@ -112,8 +112,8 @@ class Settings:
     """The faults that prevent the broker's start; each fault names a variable."""
 
     def name_source(self, fault: str) -> str:
-        """Put the name of the variable that set the option before `fault`, an error message that
-        begins with the option."""
+        """Return the error message `fault`, which begins with the name of an option. If a variable
+        set the option, the returned message begins with the variable."""
         named = re.match(r"[\w.-]+", fault)
         source = self.sources.get(named.group()) if named else None
         return f"{source}: {fault}" if source else fault
@@ -202,7 +202,8 @@ def read_settings(
 
 
 def option_name(variable: str) -> str:
-    """Return the option that a variable sets; an unknown option is in lower case."""
+    """Return the option that a variable sets, spelled as in Kafka. If the option is unknown, it is
+    in lower case."""
     prefix = next(prefix for prefix in OWN_PREFIXES if variable.startswith(prefix))
     marks = {1: ".", 2: "_", 3: "-"}
     name = re.sub(

@@ -26,7 +26,7 @@ def command() -> None:
 
     A job is a YAML file: the topics, the decoding of records, the transformation, the output table.
     Each run reads the records since the last run and commits rows, dead letters and offsets in one
-    step. docs/etl.rst explains it.
+    step. docs/etl.rst explains jobs.
 
     \b
       pybroker etl run orders.yaml             read all new records
@@ -55,8 +55,8 @@ def _report_option(function: Any) -> Any:
 @click.option(
     "--until",
     metavar="TIME",
-    help="Read up to the first record with this timestamp or later (ISO 8601, or ms since"
-    " 1970). Default: read to the end of the topics.",
+    help="In each partition, stop before the first record with this timestamp or later (ISO 8601,"
+    " or ms since 1970). Default: read to the end of the topics.",
 )
 @click.option(
     "--dry-run",
@@ -82,7 +82,8 @@ def run_command(
     report: str | None,
     output_format: str,
 ) -> None:
-    """Read new records into the job's table, in one run or, with max-bytes-per-run, in several.
+    """Read all new records into the job's table. With max-bytes-per-run, this may take several
+    runs.
 
     A run that was interrupted is repeated first, with the same offsets. Several processes may run
     the same job: exactly one of them commits each run.
@@ -147,13 +148,13 @@ def status_command(job: str, last: int, output_format: str) -> None:
     metavar="AGE",
     default="1h",
     show_default=True,
-    help="Remove only files that were not written for this time, such as 30s, 10m, 1h or 2d:"
-    " another machine may still write younger files.",
+    help="Remove only files whose last write is at least this long ago, such as 30s, 10m, 1h or 2d."
+    " Another machine may still write younger files.",
 )
 @click.option(
     "--superseded",
     is_flag=True,
-    help="Also remove results that a replay or, with mode latest, a newer table has replaced.",
+    help="Also remove results that were replaced: by a replay, or with mode latest by a later run.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the files to remove, and remove nothing.")
 def gc_command(job: str, older_than: str, superseded: bool, dry_run: bool) -> None:

@@ -46,9 +46,9 @@ Filter = Callable[[TopicPartition], bool]
 @click.option(
     "--topic-partitions",
     metavar="TOPIC:0,TOPIC:0-3,TOPIC,...",
-    help="Only these partitions, instead of --topic and --partitions: each item is a topic"
-    " (regular expression), optionally with a partition number or a range of numbers"
-    " without its end.",
+    help="Only these partitions, instead of --topic and --partitions. Each item is a topic (a"
+    " regular expression), or a topic with a partition number or a range of numbers. The end of a"
+    " range is not included.",
 )
 @click.option(
     "--time",
@@ -163,8 +163,8 @@ def _regex(text: str) -> re.Pattern[str]:
 def choose(
     topics: Iterable[TopicInfo], wanted: Filter, with_internal: bool
 ) -> list[TopicPartition]:
-    """Return the partitions that the filter `wanted` accepts, sorted, with internal topics only if
-    `with_internal`. Raises Failure if there are none."""
+    """Return the partitions that the filter `wanted` accepts, sorted. Partitions of internal topics
+    are left out, unless `with_internal` is True. Raises Failure if no partitions remain."""
     found = sorted(
         partition.topic_partition
         for topic in topics
@@ -178,8 +178,8 @@ def choose(
 
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
-    """Print one line for each partition with its offset, and errors on standard error. A partition
-    without a matching record has no line. Return the exit code."""
+    """Print a line with the offset of each partition. A partition without a matching record has no
+    line. Print errors on standard error. Return the exit code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:
             click.echo(

@@ -122,8 +122,8 @@ async def elect(
 
 
 def show(results: Results, name: str, noop: str) -> None:
-    """Print the result for each partition. `noop` begins the line of partitions that needed no
-    election."""
+    """Print the result for each partition. `noop` is the beginning of the line about partitions
+    that needed no election."""
     elected = [key for key, error in results.items() if error is None]
     needless = [key for key, error in results.items() if error is not None and _is_noop(error)]
     if elected:

@@ -93,7 +93,7 @@ async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
 
 
 def document(answers: Iterable[BrokerLogDirs], topics: set[str]) -> Mapping[str, object]:
-    """Return the JSON document of Kafka's tool with the topics in `topics`, or all topics if
+    """Return the JSON document of Kafka's tool. It has the topics in `topics`, or all topics if
     `topics` is empty."""
     brokers = [
         {"broker": answer.broker, "logDirs": [directory_row(row, topics) for row in answer.dirs]}

@@ -109,7 +109,7 @@ class Args:
     "--transactional-id",
     default="performance-producer-default-transactional-id",
     show_default=True,
-    help="The transactional id, if --transaction-duration-ms is above 0.",
+    help="The transactional id. It is used only if --transaction-duration-ms is above 0.",
 )
 @click.option(
     "--transaction-duration-ms",

@@ -113,7 +113,8 @@ class Args:
     "--partitions",
     type=int,
     help="With --create and --alter: the number of partitions. Default with --create:"
-    " num.partitions of the brokers. More partitions map keys to other partitions.",
+    " num.partitions of the brokers. Adding partitions changes the"
+    " partition of existing keys.",
 )
 @click.option(
     "--replication-factor",
@@ -423,7 +424,7 @@ async def existing(admin: Admin) -> list[TopicInfo]:
 
 
 async def matching(admin: Admin, args: Args) -> list[TopicInfo]:
-    """Return the topics whose names match --topic, all topics without --topic."""
+    """Return the topics whose names match --topic. Without --topic, return all topics."""
     topics = await existing(admin)
     if args.exclude_internal:
         topics = [topic for topic in topics if not topic.internal]

@@ -125,8 +125,8 @@ def command(
     type=INT64,
     default=ALL,
     metavar="MS",
-    help="Omit transactions that began at most this number of ms ago. Below 0: list all. Default:"
-    " -1.",
+    help="Omit transactions that began at most this number of ms ago. A negative number omits"
+    " none. Default: -1.",
 )
 @click.pass_obj
 def list_command(common: Common, duration_filter: int) -> None:
@@ -211,8 +211,8 @@ def partition_options(*, required: bool) -> Callable[[Any], Any]:
 def describe_producers_command(
     common: Common, broker_id: int | None, topic: str, partition: int
 ) -> None:
-    """Print the producers that a partition's replica knows, with the first offset of an open
-    transaction."""
+    """Print the producers that a partition's replica knows. If a producer has an open transaction,
+    the line has its first offset."""
     key = TopicPartition(topic, partition)
 
     async def work(admin: Admin) -> Sequence[ActiveProducer]:
@@ -291,8 +291,9 @@ def named_transaction(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> OpenTransaction:
-    """Return the transaction that --producer-id, --producer-epoch and --coordinator-epoch identify,
-    for brokers older than Kafka 3.0. Raises Failure if one of them is missing."""
+    """Return the transaction that --producer-id, --producer-epoch and --coordinator-epoch identify.
+    These options are for brokers older than Kafka 3.0. Raises Failure if one of these options is
+    missing."""
     if producer_id is None:
         raise Failure(
             "The transaction to abort must be identified either with --start-offset (for brokers"
@@ -336,8 +337,8 @@ def _text(transaction: OpenTransaction) -> str:
     type=click.IntRange(0, 2**31 - 1),
     default=15,
     metavar="MINUTES",
-    help="Omit transactions whose last batch is at most this old: transaction.max.timeout.ms."
-    " Default: 15.",
+    help="Omit transactions whose last batch is at most this number of minutes old. Give the"
+    " brokers' transaction.max.timeout.ms in minutes. Default: 15.",
 )
 @partition_options(required=False)
 @click.pass_obj

@@ -120,8 +120,8 @@ class VerifiableConsumer:
         self._read = 0
 
     async def run(self) -> int:
-        """Read until the limit or a signal, leave the group, and return the exit code. Raises
-        PybrokerError if reading fails."""
+        """Read until the limit is reached or a signal arrives, then leave the group. Return the
+        exit code. Raises PybrokerError if reading fails."""
         with Stop() as stop:
             try:
                 async with self._consumer as consumer:

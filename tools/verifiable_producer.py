@@ -30,7 +30,8 @@ YIELD_EVERY = 64
 @dataclass(frozen=True, slots=True)
 class Args:
     """The records to send. A negative `record_count` or `throughput` (records per second) means no
-    limit. `create_time` is the first timestamp in ms since 1970, None for the present time."""
+    limit. `create_time` is the timestamp of the first record, in ms since 1970; None means the
+    present time."""
 
     topic: str
     record_count: int = -1
@@ -78,8 +79,8 @@ class Args:
 @click.option(
     "--repeating-keys",
     type=click.IntRange(min=1),
-    help="Give the records the keys 0, 1, ... below this number, and begin again at 0."
-    " Default: no keys.",
+    help="The number of different keys: the records have the keys 0, 1, 2 and so on below this"
+    " number, again and again. Default: no keys.",
 )
 def command(
     topic: str,
@@ -119,8 +120,8 @@ class VerifiableProducer:
         self._acked = 0
 
     async def run(self) -> int:
-        """Send until the limit or a signal, and return the exit code. Raises PybrokerError if no
-        broker can be reached."""
+        """Send until the limit is reached or a signal arrives. Return the exit code. Raises
+        PybrokerError if no broker can be reached."""
         started = time.monotonic()
         with Stop() as stop:
             async with self._producer:

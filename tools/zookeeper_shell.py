@@ -115,8 +115,8 @@ def parse_args(words: Sequence[str]) -> Args:
 
 
 class TimedSession:
-    """A session with kazoo's methods. A call fails after `limit_s` seconds, while kazoo's own calls
-    wait without a limit if the connection is lost."""
+    """A session with kazoo's methods. Each call fails after `limit_s` seconds. Without this limit,
+    a call of kazoo would wait forever after a loss of the connection."""
 
     def __init__(self, client: Session, limit_s: float) -> None:
         self.client = client
@@ -128,8 +128,8 @@ class TimedSession:
 
 
 class Shell:
-    """The shell's session and its history of commands. It owns the session's threads, which
-    `close()` ends."""
+    """The session and the command history of the shell. The shell owns the session's threads;
+    `close()` ends them."""
 
     def __init__(self, args: Args) -> None:
         self._args = args

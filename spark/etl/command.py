@@ -122,9 +122,9 @@ def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) 
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. This must be a KeyboardInterrupt: only then does Py4J close the
-    connection of the interrupted call. Otherwise the next call would receive the response to the
-    interrupted one."""
+    """The process received SIGTERM. This class is a KeyboardInterrupt, because Py4J closes the
+    connection of an interrupted call only after a KeyboardInterrupt. If the connection stayed open,
+    the next call would receive the response to the interrupted call."""
 
 
 @contextmanager
@@ -195,9 +195,9 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
 def gc(
     path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
 ) -> None:
-    """Remove the files of crashed attempts that wrote nothing in the last `older_than_s` seconds.
-    `superseded` also removes results that a later commit has replaced; `dry_run` only prints the
-    files. Raises PybrokerError."""
+    """Remove the files of crashed attempts. An attempt that was written in the last `older_than_s`
+    seconds is kept. With `superseded`, also remove results that a later commit has replaced. With
+    `dry_run`, only print the files. Raises PybrokerError."""
     job = Job.from_file(path)
     job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}

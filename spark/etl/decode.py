@@ -57,8 +57,9 @@ def first_line(error: BaseException) -> str:
 def decoded(
     frame: DataFrame, decode: Decode, key: StructType | None, value: StructType | None
 ) -> DataFrame:
-    """Return the frame with decoded columns `key` and `value`, and two more: ERROR, the reason if
-    the record cannot be decoded, and RAW, the bytes of such a record."""
+    """Return the frame with decoded columns `key` and `value`, and with the two further columns
+    ERROR and RAW. For a record that cannot be decoded, ERROR has the reason, and RAW has the bytes
+    of the key and the value. For a decoded record, ERROR and RAW are null."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
     # Two steps, so that Spark computes only once the columns on which the errors depend.
@@ -93,8 +94,8 @@ def _without_corrupt(column: Column, schema: StructType | None) -> Column:
 
 
 def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Column]:
-    """Return two columns for `key` or `value`: the decoded values, and the reason for each record
-    that cannot be decoded (else null)."""
+    """Return two columns for `key` or `value`. The first has the decoded values. The second has the
+    reason if a record cannot be decoded, and otherwise null."""
     raw = F.col(name)
     if part.format == "raw":
         return raw, F.lit(None).cast("string")
@@ -107,8 +108,8 @@ def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Col
 
 
 def _with_corrupt(schema: StructType) -> StructType:
-    """Return the schema with one more column, in which Spark stores texts that do not match. All
-    fields are nullable, because Spark reads JSON fields as nullable."""
+    """Return the schema with one more column, in which Spark stores a text that does not match the
+    schema. All fields become nullable, because Spark reads JSON fields as nullable."""
     return StructType([*schema.toNullable().fields, StructField(_CORRUPT, StringType())])
 
 
@@ -147,8 +148,8 @@ def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Colu
 def _wrong_fields(
     name: str, text: Column, keys: Column, parsed: Column, schema: StructType
 ) -> Column:
-    """Return a column with the names of the fields that have a wrong type. Such a field is in the
-    JSON text, but null in the result."""
+    """Return a column with the error message about fields that have a wrong type. Such a field is
+    in the JSON text, but null in Spark's result."""
     wrong = F.array_compact(
         F.array(
             *(
@@ -170,8 +171,8 @@ def _wrong_fields(
 
 def _required(parent: Column, schema: StructType, above: str) -> Iterator[tuple[str, Column]]:
     """Yield the path of each field that the schema declares NOT NULL, with a column that is true if
-    the field is null. If the parent of a nested field is null, the column is false. Fields in
-    arrays and maps are not checked."""
+    the field is null. The column of a nested field is false if the field's parent is null. Fields
+    in arrays and maps are not checked."""
     for field in schema.fields:
         path, column = f"{above}{field.name}", parent[field.name]
         if not field.nullable:

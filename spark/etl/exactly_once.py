@@ -104,8 +104,9 @@ class Runner:
     count_rows: CountRows
 
     def next_plan(self, propose: Propose) -> Plan | None:
-        """Return the plan of the run after the last commit: the stored one, or a new plan with the
-        ranges that `propose` returns. Return None without new records."""
+        """Return the plan of the run after the last commit: the stored plan if there is one,
+        otherwise a new plan with the ranges that `propose` returns. Return None if `propose` finds
+        no new records."""
         self.store.open(self.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last else 0

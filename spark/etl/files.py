@@ -1,5 +1,5 @@
-"""The file operations for the output of a job, in a local or mounted file system with hard links. A
-process may die after any of them."""
+"""The file operations for the output of a job, in a local or mounted file system with hard links.
+The process may die after any of these operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Files(Protocol):
         """Create one folder in an existing parent folder. An existing folder is no error."""
 
     def create(self, path: Path, content: bytes) -> None:
-        """Create a file that does not exist yet. A power loss may remove it until it is synced."""
+        """Create a file. Raises FileExistsError if the file exists. Until the file and its folder
+        are synced, a power loss may remove the file."""
 
     def sync(self, path: Path) -> None:
         """Make the content of a file durable."""
@@ -38,7 +39,8 @@ class Files(Protocol):
         """Make the names in a folder durable."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Create a hard link to a file. Raises FileExistsError if the new name exists."""
+        """Create the hard link `target` to the file `source`. Raises FileExistsError if `target`
+        exists."""
 
     def remove(self, path: Path) -> None:
         """Remove a file. A missing file is no error."""
@@ -49,7 +51,7 @@ class Files(Protocol):
     def read(self, path: Path) -> bytes: ...
 
     def names(self, path: Path) -> list[str]:
-        """Return the names in a folder, sorted; an empty list if it does not exist."""
+        """Return the names in a folder, sorted. The list is empty if the folder does not exist."""
 
 
 class RealFiles:

@@ -26,8 +26,8 @@ from pybroker.spark.snapshot_model import Snapshot
 
 @dataclass(frozen=True)
 class Job:
-    """A job, loaded from its file. Several processes may run it: exactly one of them commits each
-    run."""
+    """A job, loaded from its file. Several processes may run the same job: exactly one of them
+    commits each run."""
 
     file: JobFile
     progress: Progress = field(default_factory=Silent)
@@ -60,10 +60,12 @@ class Job:
 
     def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
         """Execute one run: repeat a plan that was not committed, or read the new records. With
-        `until_ms` (since 1970) the run ends before the first record with this timestamp or later.
+        `until_ms` (since 1970), each partition ends before its first record with this timestamp or
+        later. A repeated plan keeps its ends.
 
-        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. After an error
-        nothing is committed, and the next run reads from the end of the last commit."""
+        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. A run with an
+        error commits nothing, and the next run reads from the end of the last commit.
+        """
         parts = prepare(self.file)
         self.progress.stage(f"{self.name}: plan")
         started = time.monotonic()
@@ -72,14 +74,14 @@ class Job:
         if plan is None:
             return RunResult(self.name, "nothing-new")
         self._check_plan_continues(plan)
-        run = self._run(spark, parts, self._preceding_commit(plan.seq))
+        run = self._run(spark, parts, self._last_other_commit(plan.seq))
         run.seconds["plan"] = round(time.monotonic() - started, 3)
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Execute runs until the output has all records that exist at the start. With `until_ms`
-        (since 1970) each partition ends before its first record with this timestamp or later. Yield
-        the result of each run, at least one."""
+        """Execute runs until the output has all records that existed before the first run. With
+        `until_ms` (since 1970), each partition ends before its first record with this timestamp or
+        later. Yield the result of each run. There is at least one result."""
         goal = self._all_new_records(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
@@ -88,14 +90,15 @@ class Job:
                 return
 
     def replay(self, spark: SparkSession, seq: int) -> RunResult:
-        """Repeat a committed run with the present job file. The new result replaces the old one in
-        one step.
+        """Repeat a committed run with the present job file. The new result replaces the old result
+        in one step.
 
-        Raises the errors of `run_once`, and OutputError if records of the old result are no longer
-        in the topics, even with fail-on-data-loss: false."""
+        Raises the errors of `run_once`. Also raises OutputError if records that the run had read
+        are no longer in the topics; fail-on-data-loss: false does not prevent this error.
+        """
         parts = prepare(self.file)
         old = self.committed(seq)
-        run = self._run(spark, parts, self._preceding_commit(seq))
+        run = self._run(spark, parts, self._last_other_commit(seq))
 
         def write(plan: Plan, attempt: AttemptName) -> Written:
             written = run.write(plan, attempt)
@@ -105,8 +108,8 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if a replay (`written`) did not read all records of the run's present
-        commit (`old`)."""
+        """Raise OutputError if a replay did not read all records of the old result. `old` is the
+        run's present commit, and `written` is the result of the replay."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
@@ -152,8 +155,8 @@ class Job:
         return RunResult(self.name, "planned", seq, snapshot=snapshot)
 
     def drop_plan(self) -> bool:
-        """Discard a plan that was not committed, so that the next run makes a new one. Return
-        whether there was one."""
+        """Discard the plan of the next run, so that the run makes a new plan. Return whether there
+        was a plan."""
         last = self.store.last_commit()
         return self.store.drop_plan(last.seq + 1 if last is not None else 0)
 
@@ -166,8 +169,8 @@ class Job:
         )
 
     def _check_plan_continues(self, plan: Plan) -> None:
-        """Raise OutputError if a plan does not begin at the end of the last commit, because commits
-        were removed by hand."""
+        """Raise OutputError if a plan does not begin at the end of the last commit. This happens if
+        commits were removed by hand."""
         last = self.store.last_commit()
         if last is None or plan.seq <= last.seq:
             return
@@ -182,8 +185,8 @@ class Job:
         snapshot = proposal.propose(self.file, last, until_ms)
         return None if snapshot is None else proposal.as_json(snapshot)
 
-    def _preceding_commit(self, seq: int) -> Commit | None:
-        """Return the newest commit before the run."""
+    def _last_other_commit(self, seq: int) -> Commit | None:
+        """Return the commit of the last run other than `seq`; None if no other run is committed."""
         others = [name for name in self.store.commit_names() if name.seq != seq]
         return self.store.commit(others[-1]) if others else None
 

@@ -111,8 +111,8 @@ def _sentence(file: Path, fault: Fault) -> str:
 
 
 class _Reader:
-    """Reads the values of one job file, and collects the faults. A faulty value is replaced by a
-    valid one."""
+    """Reads the values of one job file, and collects the faults. In place of a faulty value, a
+    method returns a valid value."""
 
     def __init__(self, tree: Tree, file: Path) -> None:
         self._tree = tree
@@ -313,13 +313,13 @@ class _Reader:
             self._tree.faults.append(Fault(self._tree.line(key), key, text))
 
     def _missing(self, key: Key, expected: str = "") -> None:
-        """Report that a required key is missing, unless another fault explains this: a misspelling
-        of the key, or a fault of a parent key."""
+        """Report that a required key is missing. Report nothing if another fault explains the
+        missing key: the key is misspelled, or a parent key has a fault."""
         if self._is_faultless(key):
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
     def _is_faultless(self, key: Key) -> bool:
-        """Return whether the key and its parent keys have no faults or misspellings so far."""
+        """Return whether the key and its parent keys are free of faults and misspellings so far."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 

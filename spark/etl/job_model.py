@@ -21,8 +21,8 @@ SchemaChange: TypeAlias = Literal["fail", "add-columns"]
 
 @dataclass(frozen=True)
 class Source:
-    """The topics to read. `max_bytes_per_run` and `max_bytes_per_partition` are bytes of the
-    log."""
+    """The topics to read. `max_bytes_per_run` limits a run, and `max_bytes_per_partition` limits a
+    Spark partition. Both limits are in bytes, as stored in the log."""
 
     bootstrap_servers: str
     topics: tuple[str, ...]
@@ -40,7 +40,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """The rules for decoding keys, or values. `schema` is a Spark DDL, used for JSON."""
+    """The rules for decoding either the keys or the values. `schema` is a schema in Spark's DDL,
+    for the format JSON."""
 
     format: Format = "raw"
     schema: str | None = None
@@ -50,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Decode:
-    """The rules for decoding records, and for records that cannot be decoded."""
+    """The rules for decoding records, and what happens to records that cannot be decoded."""
 
     value: Part = Part()
     key: Part = Part()
@@ -59,8 +60,8 @@ class Decode:
 
 @dataclass(frozen=True)
 class Transform:
-    """The transform: SQL over the view `records`, or a function `module:name` of a DataFrame and a
-    RunContext. The module is searched in `folder` first."""
+    """The transform: SQL over the view `records`, or a function `module:name` that receives a
+    DataFrame and a RunContext. The module is searched in `folder` first."""
 
     sql: str | None = None
     function: str | None = None
@@ -80,8 +81,8 @@ class Sink:
 
 @dataclass(frozen=True)
 class DeadLetterSink:
-    """The output of records that cannot be decoded. A run fails if these are more than the part
-    `max_ratio` of the records that it read."""
+    """The output of records that cannot be decoded. `max_ratio` is the allowed share of such
+    records in a run, from 0 to 1. A run with a larger share fails."""
 
     max_ratio: float
     path: Path | None = None

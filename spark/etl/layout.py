@@ -4,7 +4,7 @@
       _pybroker/
         output.json                           the job that owns the output
         plans/000000000012.json               the offsets that run 12 reads
-        attempts/000000000012-<attempt>.json  the writing process; locked while it lives
+        attempts/000000000012-<attempt>.json  the process that writes; it holds a lock on the file
         commits/000000000012-0000.json        the result of run 12, revision 0
       data/pybroker_seq=000000000012/pybroker_attempt=<attempt>/[column=value/...]part-*.parquet
       dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet

@@ -20,8 +20,8 @@ Json: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Owner:
-    """The job that owns an output. A job may write to the output only with the same name, mode and
-    partition columns."""
+    """The job that owns an output. Only a job with the same name, mode and partition columns may
+    write to the output."""
 
     job: str
     mode: Mode
@@ -40,7 +40,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class AttemptWriter:
-    """The process that writes an attempt. While it lives, it holds a lock on the attempt's file."""
+    """The process that writes an attempt. While the process lives, it holds a lock on the attempt's
+    file."""
 
     job: str
     seq: int
@@ -62,8 +63,8 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """The records of a run that could not be decoded. `folder` is relative to the output, or
-    absolute."""
+    """The records of a run that could not be decoded. `folder` is an absolute path, or relative to
+    the output."""
 
     folder: str
     rows: int = 0
@@ -73,14 +74,15 @@ class DeadLetters:
 
 @dataclass(frozen=True)
 class Commit:
-    """The result of the run `seq`. Its files belong to the output as soon as the commit is stored.
+    """The result of the run `seq`. The files become part of the output when the commit is stored.
+    With the mode `latest`, a commit replaces all earlier commits.
 
     The paths of `files` are relative to the output. `schema` is Spark's JSON form of the columns,
-    including `partition_by`. `rows_read` is the number of records read (None: not counted), `rows`
-    the number of rows in the files. `lost` lists [topic, partition, first offset, next offset] of
-    records that were deleted before the run read them. `tombstones`: the read included records
-    without a value (None: unknown). With the mode `latest`, a commit replaces all earlier
-    commits."""
+    including `partition_by`. `rows_read` is the number of records that the run read (None: not
+    counted). `rows` is the number of rows in the files. `lost` lists the ranges that were deleted
+    before the run read them, each as [topic, partition, first offset, next offset]. `tombstones` is
+    the job's option for records without a value: `keep` or `drop` (None: unknown).
+    """
 
     job: str
     seq: int

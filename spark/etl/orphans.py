@@ -25,8 +25,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Leftover:
-    """An attempt that is not part of the output. `size` is in bytes, `age_s` in seconds since its
-    last write."""
+    """An attempt that is not part of the output. `size` is in bytes. `age_s` is the number of
+    seconds since the last write."""
 
     name: AttemptName
     kind: Kind
@@ -37,7 +37,8 @@ class Leftover:
 
 def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> list[Leftover]:
     """Return all attempts that are not part of the output. `now_s` is in seconds since 1970. An
-    attempt without a lock is an orphan if its last write is at least `young_s` seconds ago."""
+    attempt without a lock has the kind YOUNG if its last write is less than `young_s` seconds
+    ago."""
     roots = [places.output / layout.DATA, *_letters_roots(store, places)]
     folders = _attempt_folders(roots)
     found = []
@@ -99,7 +100,8 @@ def _committed(store: Store) -> tuple[set[str], set[str]]:
 
 
 def _letters_roots(store: Store, places: Places) -> Iterator[Path]:
-    """Yield all folders of dead letters, including those of earlier job files."""
+    """Yield all folders of dead letters: the present folder of the job, and the folders that
+    commits name."""
     names = {places.dead_letters}
     for name in store.all_commit_names():
         letters = store.commit(name).dead_letters

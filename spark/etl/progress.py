@@ -42,7 +42,7 @@ class Silent:
 
 
 class Lines:
-    """Prints a line at the start of a stage, and more while it runs."""
+    """Prints a line when a stage begins, and further lines while the stage runs."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

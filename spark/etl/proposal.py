@@ -45,10 +45,13 @@ def as_json(snapshot: Snapshot) -> Json:
 
 def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
     """Return the snapshot that the next run reads; None if there are no new records. With
-    `until_ms` (since 1970) each partition ends before its first record with this timestamp or
-    later. Otherwise it ends at the end of the partition.
+    `until_ms` (since 1970), each partition ends before its first record with this timestamp or
+    later. Without `until_ms`, each partition ends at its end offset. The size limit of a run may
+    shorten the ranges.
 
-    Raises SnapshotError, DataLost, ConfigError, or a ClientError if the cluster does not answer.
+    Raises ConfigError if a client option is invalid; SnapshotError if the snapshot cannot be taken;
+    DataLost if unread offsets are no longer in the log; OutputError if the job file or the cluster
+    does not fit the last commit; ClientError if the cluster does not answer.
     """
     before = snapshot_of(last.snapshot) if last is not None else None
     if before is not None and job.source.mode == "append":
@@ -78,20 +81,20 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
     return found
 
 
-def _check_continues(job: JobFile, before: Snapshot) -> None:
-    """Raise OutputError if the job file lacks a topic of the last run's snapshot (`before`), or has
-    another isolation level."""
-    gone = [topic for topic in before.topics if topic not in job.source.topics]
+def _check_continues(job: JobFile, last: Snapshot) -> None:
+    """Raise OutputError if the job file does not fit the snapshot of the last run (`last`): the job
+    file lacks a topic of the snapshot, or its isolation level differs."""
+    gone = [topic for topic in last.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
             f"{job.file}: source.topics lacks {', '.join(gone)}, which earlier runs "
             f"read into {job.sink.path}: add the missing topics or partitions, or set "
             "another sink.path"
         )
-    if before.isolation != job.source.isolation:
+    if last.isolation != job.source.isolation:
         raise OutputError(
             f"{job.file}: source.isolation.level: the earlier runs in {job.sink.path} read"
-            f" with {before.isolation}: set this isolation level, or set another sink.path"
+            f" with {last.isolation}: set this isolation level, or set another sink.path"
         )
 
 
@@ -111,8 +114,8 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the parts of the snapshot's ranges that are no longer in the log. If a run has just
-    read the snapshot, these are the only records that it can have missed."""
+    """Return the parts of the snapshot's ranges that are no longer in the log. Call this after a
+    run has read the snapshot: all records that the run has missed are in these parts."""
     spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
     begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (
@@ -127,8 +130,8 @@ def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
 
 def cut(snapshot: Snapshot, sizes: Mapping[TopicPartition, float], bytes_max: int) -> Snapshot:
     """Return the snapshot with shorter ranges, which together have about `bytes_max` bytes. All
-    ranges are shortened in the same proportion; a range with offsets keeps at least one. `sizes`
-    are bytes per offset."""
+    ranges are shortened in the same proportion. A range that is not empty keeps at least one
+    offset. `sizes` are bytes per offset."""
     total = sum(item.offsets * sizes.get(item.topic_partition, 0) for item in snapshot.ranges())
     if total <= bytes_max:
         return snapshot
@@ -167,12 +170,12 @@ def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapsho
     )
 
 
-def _ends_from(job: JobFile, before: Snapshot, ends: Bounds) -> Bounds:
-    """Return the end offset of each partition for the next run: the offset in `ends`, or the end of
-    the last run (`before`) if that is higher."""
+def _ends_from(job: JobFile, last: Snapshot, ends: Bounds) -> Bounds:
+    """Return the end offset of each partition for the next run: the offset of `ends`, or the end in
+    the last run's snapshot (`last`) if that end is higher."""
     source = job.source
     found = _plan(job, SnapshotSpec(topics=source.topics, ends=ends, isolation=source.isolation))
-    read = {item.topic_partition: item.end for item in before.ranges()}
+    read = {item.topic_partition: item.end for item in last.ranges()}
     clamped: dict[str, dict[int, int | AtTime]] = {}
     for item in found.ranges():
         end = max(item.end, read.get(item.topic_partition, 0))

@@ -22,11 +22,12 @@ State: TypeAlias = Literal["committed", "committed-elsewhere", "nothing-new", "p
 class RunResult:
     """The result of one run of a job.
 
-    `state`: `committed` by this process; `committed-elsewhere`: another process committed the run
-    first; `nothing-new`: there were no new records; `planned`: a dry run. `seq` is the number of
-    the run, `revision` its number of replays. `rows_read` is None if the records were not counted.
-    `lost` lists (topic, partition, first offset, next offset). `seconds` is the duration of each
-    stage."""
+    `state` is `committed` (by this process), `committed-elsewhere` (another process committed the
+    run first), `nothing-new` (there were no new records) or `planned` (a dry run). `seq` is the
+    number of the run, and `revision` is the number of its replays. `rows_read` is None if the
+    records were not counted. `lost` lists the ranges that were deleted before the run read them,
+    each as (topic, partition, first offset, next offset). `seconds` is the duration of each stage.
+    """
 
     job: str
     state: State
@@ -44,7 +45,8 @@ class RunResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON values; the snapshot becomes its id and a list of ranges."""
+        """Return the result as JSON values. In place of the snapshot, the values have its id and a
+        list of its ranges."""
         snapshot = self.snapshot
         value = asdict(_without_snapshot(self))
         value["snapshot"] = snapshot.id if snapshot else None

@@ -46,7 +46,8 @@ Read = Callable[[SparkSession, JobFile, Snapshot], DataFrame]
 
 @dataclass(frozen=True)
 class Parts:
-    """The checked schemas and transform function of a job (None: SQL or no transform)."""
+    """The checked schemas and the imported transform function of a job. `key` or `value` is None if
+    it has no schema. `function` is None if the transform is SQL, or if the job has no transform."""
 
     key: StructType | None
     value: StructType | None
@@ -107,7 +108,7 @@ class Run:
     parts: Parts
     places: Places
     last: Commit | None
-    """The earlier commit whose columns the new table must match."""
+    """The commit whose columns the new table must match; None: no other run is committed."""
     read: Read = read_snapshot
     progress: Progress = field(default_factory=Silent)
     seconds: dict[str, float] = field(default_factory=dict)

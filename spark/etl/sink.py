@@ -73,10 +73,11 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
     return _merged(StructType.fromJson(dict(last.schema)), found, sink)
 
 
-def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
-    """Return the columns `before` of the output, followed by new columns of the table (`found`) if
-    the job allows them. Raises SinkError."""
-    old = {field.name: field.dataType for field in before.fields}
+def _merged(present: StructType, found: StructType, sink: Sink) -> StructType:
+    """Return the columns of the output after this run: first the columns that the output has
+    (`present`), then the new columns of the table (`found`). Raises SinkError if a column is
+    missing or has another type, or if there are new columns and the job does not allow them."""
+    old = {field.name: field.dataType for field in present.fields}
     new = {field.name: field.dataType for field in found.fields}
     faults = [
         f"{name} was {kind.simpleString()} and is {new[name].simpleString()}"
@@ -96,7 +97,7 @@ def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
             f" (sink.on-schema-change is {sink.on_schema_change}{hint}); change the transform,"
             " or set another sink.path"
         )
-    return StructType([*before.fields, *added])
+    return StructType([*present.fields, *added])
 
 
 def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
@@ -120,8 +121,8 @@ def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows in a file's footer. Raises OutputError for an incomplete Parquet
-    file."""
+    """Return the number of rows in a Parquet file, as its footer states. Raises OutputError if the
+    file is incomplete."""
     try:
         return pyarrow.parquet.read_metadata(path).num_rows
     except (pyarrow.ArrowException, OSError) as error:

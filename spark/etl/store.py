@@ -1,12 +1,14 @@
 """Plans, attempts and commits of a job in its output. The guarantees:
 
 - A document is stored under its name completely and durably, or not at all. If several processes
-  store a document under the same name, the first one wins, and every process reads its document.
+  store a document under the same name, the document of the first process is kept, and all processes
+  read this document.
 - A crash between any two steps leaves only files that no process reads.
-- A run number is committed once. The revisions of a run (its replays) follow one another.
+- The first result of a run is committed only once. Each replay of the run adds one revision.
 
-The steps of a store: write a temporary file in the final folder, sync it, link it to its name
-(which fails if the name exists), sync the folder, remove the temporary name."""
+The steps to store a document: write a temporary file in the final folder, sync it, link it to its
+name (which fails if the name exists), sync the folder, remove the temporary name.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ class Store:
     # Reading
 
     def owner(self) -> Owner | None:
-        """Return the owner of the output, None if no job has written it yet."""
+        """Return the owner of the output; None if no job has written to the output yet."""
         content = self._read(self._root / layout.OWNER)
         return None if content is None else manifest.owner_from(content, self._where(layout.OWNER))
 
@@ -47,7 +49,7 @@ class Store:
         return sorted(found for name in names if (found := layout.parse_commit(name)) is not None)
 
     def commit_names(self) -> list[CommitName]:
-        """Return the names of the valid commits, one for each run, in the order of the runs. Raises
+        """Return the name of the newest commit of each run, in the order of the runs. Raises
         OutputError if a commit of an earlier run is missing."""
         # List plans before commits: a run is planned only after the preceding run is committed.
         planned = max(self._planned(), default=0)
@@ -72,7 +74,7 @@ class Store:
         return manifest.commit_from(content, str(path))
 
     def commits(self) -> list[Commit]:
-        """Return all valid commits."""
+        """Return the newest commit of each run, in the order of the runs."""
         return [self.commit(name) for name in self.commit_names()]
 
     def last_commit(self) -> Commit | None:
@@ -105,8 +107,8 @@ class Store:
         self.check(owner)
 
     def check(self, owner: Owner) -> None:
-        """Raise OutputError if another job owns the output, if it has another mode or other
-        partition columns, or if a commit of an earlier run is missing."""
+        """Raise OutputError if another job owns the output, if the output was written with another
+        mode or other partition columns, or if a commit of an earlier run is missing."""
         self.commit_names()
         found = self.owner()
         if found is None:

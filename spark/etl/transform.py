@@ -51,7 +51,8 @@ _BESIDE_JOBS: dict[Path, frozenset[str]] = {}
 
 
 def load(transform: Transform | None, where: str) -> Function | None:
-    """Return the imported function that a job names. Raises ConfigError."""
+    """Return the imported function that the job names; None if the job names no function. Raises
+    ConfigError."""
     if transform is None or transform.function is None:
         return None
     module_name, _, name = transform.function.partition(":")
@@ -96,8 +97,9 @@ def apply(
 
 
 def _module(name: str, folder: Path | None) -> Any:
-    """Import a module from the job file's folder, or an installed module. Functions of modules in
-    that folder are pickled by value, because Spark's workers cannot import them."""
+    """Import the module `name` from `folder` (the job file's folder), or an installed module if
+    `folder` has no such module. Functions of a module from `folder` are pickled by value, because
+    Spark's workers cannot import the module."""
     file = None if folder is None else folder.joinpath(*name.split(".")).with_suffix(".py")
     if folder is None or file is None or not file.is_file():
         return importlib.import_module(name)
@@ -118,7 +120,7 @@ def _module(name: str, folder: Path | None) -> Any:
 
 
 def _forget() -> None:
-    """Unload the modules of the last loaded job. Another job may have modules with the same
+    """Unload the modules of the last loaded job, because another job may have modules with the same
     names."""
     for folder, before in _BESIDE_JOBS.items():
         with suppress(ValueError):
@@ -135,8 +137,8 @@ def _is_below(module: Any, folder: Path) -> bool:
 
 
 def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
-    """Return the result of the user's SQL. The view `records` has a unique name, so that two jobs
-    in one session do not collide."""
+    """Return the result of the user's SQL. The name `records` stands for a view with a unique name,
+    so that two jobs in one session do not collide."""
     text = sql.strip().rstrip(";")
     try:
         # The user's text is parsed alone first: the text around it could close its open bracket.
@@ -154,7 +156,7 @@ def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
 
 
 def _with_user_lines(message: str) -> str:
-    """Return the message with the line numbers of the user's text, which begins in line 2 of the
-    query."""
+    """Return the message with line numbers of the user's text. The text begins in line 2 of the
+    query, to which the line numbers of Spark refer."""
     message = re.sub(r"\bline (\d+)", lambda found: f"line {int(found[1]) - 1}", message)
     return message.rstrip("; ")

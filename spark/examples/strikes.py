@@ -1,4 +1,5 @@
-"""The transform of birdstrikes.yaml: plain names of columns, and the year and the species."""
+"""The transform of birdstrikes.yaml: selects some columns, gives them short names, and adds the
+year."""
 
 from __future__ import annotations
 

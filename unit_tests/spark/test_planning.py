@@ -236,7 +236,7 @@ async def test_an_end_before_the_earlier_end_is_refused() -> None:
     async with two_partitions() as broker:
         since = await plan(broker, topics=["orders"])
         found = await refusal(broker, topics=["orders"], since=since, ends=AtTime(1_001))
-        assert "the range of orders-0 would end at offset 1, but snapshot" in found
+        assert "the range of orders-0 would end at offset 1, before offset" in found
 
 
 async def test_since_refuses_a_truncated_log_that_has_grown_again() -> None:
