@@ -14,7 +14,7 @@ acks=all. Each round measures every load twice:
   and of a whole transaction, in ms, and the processor time of all brokers for a transaction, in ms.
 - At an equal rate: on both clusters the producers together begin the same number of transactions a
   second, at times that are fixed beforehand. The rate is half of the transactions a second that the
-  slower cluster reached at full speed in the first round (`--rate-share`). The figures are the
+  slower cluster reached at full speed in the same round (`--rate-share`). The figures are the
   times of a commit, and of a whole transaction since it should have begun.
 
 Times are medians (p50) and the slowest percent (p99). Before the first round the program runs the
@@ -132,7 +132,7 @@ class Found:
 
     at_full_speed: dict[tuple[Load, str], list[Figures]] = field(default_factory=dict)
     paced: dict[tuple[Load, str], list[Figures]] = field(default_factory=dict)
-    rates: dict[Load, float] = field(default_factory=dict)
+    rates: dict[Load, list[float]] = field(default_factory=dict)
     """The transactions per second of the measurements at an equal rate."""
 
     def add_round(
@@ -147,10 +147,9 @@ class Found:
             figures = measure(cluster, topic, load, scale)
             self.at_full_speed.setdefault((load, cluster.name), []).append(figures)
             _tell(load, cluster, "at full speed", figures)
-        if load not in self.rates:
-            reached = [self.at_full_speed[load, name][0] for name in (OURS, APACHE)]
-            self.rates[load] = rate_share * min(each["transactions/s"] for each in reached)
-        rate = self.rates[load]
+        reached = [self.at_full_speed[load, name][-1] for name in (OURS, APACHE)]
+        rate = rate_share * min(each["transactions/s"] for each in reached)
+        self.rates.setdefault(load, []).append(rate)
         for cluster, topic in stands:
             figures = measure_paced(cluster, topic, load, scale, rate)
             self.paced.setdefault((load, cluster.name), []).append(figures)
@@ -195,7 +194,10 @@ def race(
 def tables(found: Found) -> str:
     """Return the tables as reStructuredText: at full speed, and at an equal rate."""
     labels = {load: load.label for load, _ in found.at_full_speed}
-    paced = {load: f"{load.label}, {_rounded(rate)}" for load, rate in found.rates.items()}
+    paced = {
+        load: f"{load.label}, {_rounded(statistics.median(rates))}"
+        for load, rates in found.rates.items()
+    }
     head = "brokers, producers, records"
     return "\n\n".join(
         (
