@@ -12,6 +12,7 @@ from typing import Final
 from pybroker.background import BackgroundTask
 from pybroker.coordinator.runtime.refusals import not_coordinator
 from pybroker.coordinator.runtime.shard import ShardContext
+from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError
 
 log = logging.getLogger(__name__)
@@ -26,35 +27,33 @@ class Commits:
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
-        self._waiting: deque[tuple[int, Callable[[], None], asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[int, Callable[[], None], Deferred[None]]] = deque()
         self._task = BackgroundTask(f"transactions {context.partition}")
         self._has_ended = False
 
-    def add(self, offset: int, committed: Callable[[], None]) -> asyncio.Future[None]:
-        """Call `committed` when all records below `offset` are committed. The returned future is
-        done after that call. If the shard ends first, `committed` is not called, and the future
-        fails with BrokerError NOT_COORDINATOR. `offset` must be the result of the latest `append`,
-        without an await since."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def add(self, offset: int, committed: Callable[[], None]) -> Deferred[None] | None:
+        """Call `committed` when all records below `offset` are committed. Return None after that
+        call if they are committed already. Otherwise return a Deferred that is done after that
+        call. If the shard ends first, `committed` is not called, and the Deferred fails with
+        BrokerError NOT_COORDINATOR. `offset` must be the result of the latest `append`, without an
+        await since."""
         if not self._waiting and self._context.is_committed(offset):
             committed()
-            future.set_result(None)
-            return future
-        future.add_done_callback(_retrieve)
-        self._waiting.append((offset, committed, future))
+            return None
+        deferred: Deferred[None] = Deferred(_keep)
+        self._waiting.append((offset, committed, deferred))
         self._task.start(self._run)
-        return future
+        return deferred
 
     def end(self) -> None:
-        """Fail all waiting futures. Idempotent."""
+        """Fail all waits. Idempotent."""
         self._has_ended = True
         self._task.cancel()
-        for _, _, future in self._waiting:
-            if not future.done():
-                future.set_exception(
-                    not_coordinator("this broker does not coordinate the transactional id any more")
-                )
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, deferred in waiting:
+            deferred.set_exception(
+                not_coordinator("this broker does not coordinate the transactional id any more")
+            )
 
     async def _run(self) -> None:
         while self._waiting:
@@ -72,13 +71,10 @@ class Commits:
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 continue
             while self._waiting and self._context.is_committed(self._waiting[0][0]):
-                _, committed, future = self._waiting.popleft()
+                _, committed, deferred = self._waiting.popleft()
                 committed()
-                if not future.done():
-                    future.set_result(None)
+                deferred.set_result(None)
 
 
-def _retrieve(future: asyncio.Future[None]) -> None:
-    """Keep asyncio from logging an exception that no caller awaits."""
-    if not future.cancelled():
-        future.exception()
+def _keep() -> None:
+    """Do nothing when a wait is cancelled: its state is committed nevertheless."""

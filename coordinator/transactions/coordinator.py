@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -32,6 +32,7 @@ from pybroker.coordinator.transactions.records import (
 )
 from pybroker.coordinator.transactions.states import IDLE, PREPARED, TransactionState
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
+from pybroker.deferred import Deferred
 from pybroker.due_queue import DueQueue
 from pybroker.errors import BrokerError, ErrorCode, MalformedInput
 from pybroker.model import TopicPartition, TransactionMarker
@@ -187,41 +188,49 @@ class TransactionCoordinator:
         log.debug("producer initialized transaction=%s", decision.transaction)
         return decision.transaction.producer
 
-    async def add_partitions(
+    def add_partitions(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: frozenset[TopicPartition],
-    ) -> None:
-        """Add the partitions to the producer's transaction, and wait until they are stored. If the
-        markers of the previous transaction are being written, first wait for its completion, at
-        most BEGIN_WAIT_S."""
+    ) -> Awaitable[None] | None:
+        """Add the partitions to the producer's transaction. Return None if they are stored, else an
+        awaitable that waits until they are. If the markers of the previous transaction are being
+        written, first wait for its completion, at most BEGIN_WAIT_S."""
 
         def decide() -> tuple[Entry | None, Transaction | ErrorCode]:
             entry = self._entries.get(transactional_id)
             now_ms = self.context.clock.wall_ms()
             return entry, decisions.add_partitions(_state_of(entry), producer, partitions, now_ms)
 
-        entry, decided = decide()
-        if decided is ErrorCode.CONCURRENT_TRANSACTIONS and entry is not None:
-            await entry.completed(self.context, BEGIN_WAIT_S)
-            self._check_not_ended()
+        async def add_later() -> None:
             entry, decided = decide()
-        if decided is ErrorCode.NONE:
-            # Nothing is appended, so no commit proves that this broker is the coordinator.
-            await self.context.confirm_current()
-        await self._carry_out(entry, decided)
+            if decided is ErrorCode.CONCURRENT_TRANSACTIONS and entry is not None:
+                await entry.completed(self.context, BEGIN_WAIT_S)
+                self._check_not_ended()
+                entry, decided = decide()
+            if decided is ErrorCode.NONE:
+                # Nothing is appended, so no commit proves that this broker is the coordinator.
+                await self.context.confirm_current()
+            stored = self._carry_out(entry, decided)
+            if stored is not None:
+                await stored
 
-    async def end(
+        entry, decided = decide()
+        if decided in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE):
+            return add_later()
+        return self._carry_out(entry, decided)
+
+    def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool
-    ) -> None:
-        """Commit or abort the producer's transaction, and wait until the decision is stored. The
-        markers are written later."""
+    ) -> Deferred[None] | None:
+        """Commit or abort the producer's transaction. Return None if the decision is stored, else a
+        Deferred that is done when it is. The markers are written later."""
         entry = self._entries.get(transactional_id)
         decided = decisions.end(
             _state_of(entry), producer, self.context.clock.wall_ms(), is_commit=is_commit
         )
-        await self._carry_out(entry, decided)
+        return self._carry_out(entry, decided)
 
     async def verify(
         self,
@@ -261,8 +270,10 @@ class TransactionCoordinator:
 
     # steps
 
-    async def _carry_out(self, entry: Entry | None, decided: Transaction | ErrorCode) -> None:
-        """Carry out a decision: append a state and wait for its commit, or raise an error code.
+    def _carry_out(
+        self, entry: Entry | None, decided: Transaction | ErrorCode
+    ) -> Deferred[None] | None:
+        """Carry out a decision: append a state as `_append_in_time` does, or raise an error code.
 
         If the last appended state is not committed yet, raise CONCURRENT_TRANSACTIONS instead,
         unless the decision is one of the error codes in `_OF_ANOTHER`.
@@ -273,36 +284,43 @@ class TransactionCoordinator:
         if isinstance(decided, ErrorCode):
             if decided is not ErrorCode.NONE:
                 raise BrokerError(decided)
-            return
+            return None
         assert entry is not None
         added = len(decided.partitions) - len(entry.transaction.partitions)
         if added > 0:
             self._dependencies.take_memory(added * PARTITION_BYTES)
-        await self._append_and_wait(decided, previous=entry.previous)
+        return self._append_in_time(decided, previous=entry.previous)
+
+    def _append_in_time(
+        self, transaction: Transaction, *, previous: ProducerIdAndEpoch | None
+    ) -> Deferred[None] | None:
+        """Append the state. Return None if it is committed, else a Deferred that is done when it
+        is. The Deferred fails with BrokerError COORDINATOR_NOT_AVAILABLE after the transaction's
+        timeout; the state may still be committed later. Raises BrokerError."""
+        stored = self._append(transaction)
+        self._entries[transaction.transactional_id].previous = previous
+        if stored is not None:
+            error = BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                "the followers have not replicated the state of the transactional id"
+                f" {transaction.transactional_id} within {transaction.timeout_ms} ms; retry",
+            )
+            timer = asyncio.get_running_loop().call_later(
+                transaction.timeout_ms / 1000, stored.set_exception, error
+            )
+            stored.add_done_callback(lambda _: timer.cancel())
+        return stored
 
     async def _append_and_wait(
         self, transaction: Transaction, *, previous: ProducerIdAndEpoch | None
     ) -> None:
-        """Append the state and wait until it is committed. Raises BrokerError
-        COORDINATOR_NOT_AVAILABLE after the transaction's timeout; the state may still be committed
-        later."""
-        future = self._append(transaction)
-        self._entries[transaction.transactional_id].previous = previous
-        if future.done():
-            return
-        try:
-            async with asyncio.timeout(transaction.timeout_ms / 1000):
-                await future
-        except TimeoutError as error:
-            raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "the followers have not replicated the state of the transactional id"
-                f" {transaction.transactional_id} within {transaction.timeout_ms} ms; retry",
-            ) from error
+        stored = self._append_in_time(transaction, previous=previous)
+        if stored is not None:
+            await stored
 
-    def _append(self, transaction: Transaction) -> asyncio.Future[None]:
-        """Append the state, and return a future that is done when it is committed. Raises
-        BrokerError."""
+    def _append(self, transaction: Transaction) -> Deferred[None] | None:
+        """Append the state. Return None if it is committed, else a Deferred that is done when it
+        is. Raises BrokerError."""
         value = encode_value(transaction)
         self._appended = value, transaction
         offset = self.context.append([KeyValue(encode_key(transaction.transactional_id), value)])

@@ -3,12 +3,13 @@ id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from pybroker.coordinator.transactions.coordinator import TransactionCoordinator
 from pybroker.coordinator.transactions.decisions import Init
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
+from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 
@@ -51,20 +52,20 @@ class TransactionService:
     async def init_producer_id(self, transactional_id: str, call: Init) -> ProducerIdAndEpoch:
         return await self._shard_of(transactional_id).init_producer_id(transactional_id, call)
 
-    async def add_partitions(
+    def add_partitions(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: frozenset[TopicPartition],
-    ) -> None:
+    ) -> Awaitable[None] | None:
         shard = self._shard_of(transactional_id)
-        await shard.add_partitions(transactional_id, producer, partitions)
+        return shard.add_partitions(transactional_id, producer, partitions)
 
-    async def end(
+    def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool
-    ) -> None:
+    ) -> Deferred[None] | None:
         shard = self._shard_of(transactional_id)
-        await shard.end(transactional_id, producer, is_commit=is_commit)
+        return shard.end(transactional_id, producer, is_commit=is_commit)
 
     # brokers
 

@@ -7,10 +7,11 @@ partition is in a transaction (KIP-890).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch
+from pybroker.deferred import Deferred
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import AUTO_CREATE_WAIT_S, Request, Services
 from pybroker.handlers.control import require_broker
@@ -28,26 +29,101 @@ from pybroker.wire.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
 )
-from pybroker.yield_every import yield_every
+from pybroker.yield_every import ITEMS_PER_YIELD, yield_every
 
 _FIRST_FOR_BROKERS: Final = 4
 _FIRST_WITH_PRODUCER_FENCED: Final = 2
 
 Codes = Mapping[TopicPartition, ErrorCode]
+T = TypeVar("T")
 
 
-async def handle_add_partitions_to_txn(
+def handle_add_partitions_to_txn(
+    services: Services, request: Request, message: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
+    if request.version >= _FIRST_FOR_BROKERS:
+        return _answer_broker(services, request, message)
+    keys = _keys(message.topics)
+    if len(keys) > ITEMS_PER_YIELD:
+        return _add_many(services, request, message, keys)
+    return _add(services, request, message, keys, [_fault_of(services, request, k) for k in keys])
+
+
+async def _add_many(
+    services: Services,
+    request: Request,
+    message: AddPartitionsToTxnRequest,
+    keys: Sequence[TopicPartition],
+) -> AddPartitionsToTxnResponse:
+    faults = [_fault_of(services, request, key) async for key in yield_every(keys)]
+    added = _add(services, request, message, keys, faults)
+    return await added if isinstance(added, Awaitable) else added
+
+
+def _add(
+    services: Services,
+    request: Request,
+    message: AddPartitionsToTxnRequest,
+    keys: Sequence[TopicPartition],
+    faults: Sequence[ErrorCode],
+) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
+    """Add the partitions `keys` to the transaction. `faults` has the fault of each, or NONE."""
+    if any(faults):
+        return _added(message, _not_attempted(keys, faults))
+
+    def add() -> Awaitable[None] | None:
+        producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
+        return services.transactions.add_partitions(
+            message.transactional_id, producer, frozenset(keys)
+        )
+
+    def answer(code: ErrorCode) -> AddPartitionsToTxnResponse:
+        return _added(message, dict.fromkeys(keys, _understood(code, request.version)))
+
+    return _when_stored(add, answer)
+
+
+def _added(message: AddPartitionsToTxnRequest, codes: Codes) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(results=_results(message.topics, codes))
+
+
+def _when_stored(
+    change: Callable[[], Awaitable[None] | None], answer: Callable[[ErrorCode], T]
+) -> T | Awaitable[T]:
+    """Call `change`, which changes a transaction. Return `answer(code)`, or an awaitable of it if
+    the change is not stored yet: the code is that of the BrokerError of the change, else NONE."""
+    try:
+        stored = change()
+    except BrokerError as error:
+        return answer(error.code)
+    if stored is None:
+        return answer(ErrorCode.NONE)
+    if not isinstance(stored, Deferred):
+        return _after(stored, answer)
+    response: Deferred[T] = Deferred(stored.cancel)
+
+    def done(stored: Deferred[None]) -> None:
+        error = stored.exception()
+        if error is None or isinstance(error, BrokerError):
+            response.set_result(answer(ErrorCode.NONE if error is None else error.code))
+        else:
+            response.set_exception(error)
+
+    stored.add_done_callback(done)
+    return response
+
+
+async def _after(stored: Awaitable[None], answer: Callable[[ErrorCode], T]) -> T:
+    try:
+        await stored
+    except BrokerError as error:
+        return answer(error.code)
+    return answer(ErrorCode.NONE)
+
+
+async def _answer_broker(
     services: Services, request: Request, message: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    if request.version < _FIRST_FOR_BROKERS:
-        transaction = AddPartitionsToTxnTransaction(
-            transactional_id=message.transactional_id,
-            producer_id=message.producer_id,
-            producer_epoch=message.producer_epoch,
-            topics=message.topics,
-        )
-        codes = await _codes(services, request, transaction)
-        return AddPartitionsToTxnResponse(results=_results(message.topics, codes))
     try:
         require_broker(services, request)
     except BrokerError as error:
@@ -68,28 +144,33 @@ async def _codes(
 ) -> Codes:
     """Add the partitions to the transaction, or only verify that they are in it. Return the error
     code of each. If one partition cannot be added, none is added, as in Kafka."""
-    keys = [
-        TopicPartition(topic.name, number)
-        for topic in transaction.topics
-        for number in topic.partitions
-    ]
-    faults: dict[TopicPartition, ErrorCode] = {}
-    async for key in yield_every(keys):
-        code = _fault_of(services, request, key)
-        if code is not ErrorCode.NONE:
-            faults[key] = code
-    if faults:
-        return {key: faults.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in keys}
+    keys = _keys(transaction.topics)
+    faults = [_fault_of(services, request, key) async for key in yield_every(keys)]
+    if any(faults):
+        return _not_attempted(keys, faults)
     producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+    name, coordinators = transaction.transactional_id, services.transactions
     try:
         if transaction.verify_only:
-            return await services.transactions.verify(transaction.transactional_id, producer, keys)
-        await services.transactions.add_partitions(
-            transaction.transactional_id, producer, frozenset(keys)
-        )
+            return await coordinators.verify(name, producer, keys)
+        stored = coordinators.add_partitions(name, producer, frozenset(keys))
+        if stored is not None:
+            await stored
     except BrokerError as error:
         return dict.fromkeys(keys, _understood(error.code, request.version))
     return dict.fromkeys(keys, ErrorCode.NONE)
+
+
+def _keys(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+
+
+def _not_attempted(keys: Sequence[TopicPartition], faults: Sequence[ErrorCode]) -> Codes:
+    """Return the codes if some partitions have faults: the others are not added either."""
+    return {
+        key: fault or ErrorCode.OPERATION_NOT_ATTEMPTED
+        for key, fault in zip(keys, faults, strict=True)
+    }
 
 
 def _fault_of(services: Services, request: Request, key: TopicPartition) -> ErrorCode:
@@ -128,25 +209,26 @@ async def handle_add_offsets_to_txn(
         if not topic.is_known:
             await topic.settle(AUTO_CREATE_WAIT_S)
         key = TopicPartition(topic.name, topic.partition_of(message.group_id))
-        await services.transactions.add_partitions(
+        stored = services.transactions.add_partitions(
             message.transactional_id, producer, frozenset((key,))
         )
+        if stored is not None:
+            await stored
     except BrokerError as error:
         return AddOffsetsToTxnResponse(error_code=_understood(error.code, request.version))
     return AddOffsetsToTxnResponse()
 
 
-async def handle_end_txn(
+def handle_end_txn(
     services: Services, request: Request, message: EndTxnRequest
-) -> EndTxnResponse:
+) -> EndTxnResponse | Awaitable[EndTxnResponse]:
     producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
-    try:
-        await services.transactions.end(
+    return _when_stored(
+        lambda: services.transactions.end(
             message.transactional_id, producer, is_commit=message.committed
-        )
-    except BrokerError as error:
-        return EndTxnResponse(error_code=_understood(error.code, request.version))
-    return EndTxnResponse()
+        ),
+        lambda code: EndTxnResponse(error_code=_understood(code, request.version)),
+    )
 
 
 def _understood(code: ErrorCode, version: int) -> ErrorCode:

@@ -53,6 +53,13 @@ OPTIONS = {
 }
 
 
+async def stored(change: Callable[[], Awaitable[None] | None]) -> None:
+    """Call `change`, which changes a transaction, and wait until the change is stored."""
+    waiting = change()
+    if waiting is not None:
+        await waiting
+
+
 class Stage:
     """Runs commands."""
 
@@ -145,11 +152,10 @@ class Stage:
 
     async def _on_add(self, plain: list[str], given: dict[str, str]) -> None:
         who, *keys = plain
+        name, producer = given.get("id", who), self._identity(who, given)
+        partitions = frozenset(map(_key, keys))
         self._begin(
-            who,
-            self.coordinator.add_partitions(
-                given.get("id", who), self._identity(who, given), frozenset(map(_key, keys))
-            ),
+            who, stored(lambda: self.coordinator.add_partitions(name, producer, partitions))
         )
 
     async def _on_commit(self, plain: list[str], given: dict[str, str]) -> None:
@@ -160,7 +166,8 @@ class Stage:
 
     def _end(self, who: str, given: dict[str, str], *, is_commit: bool) -> None:
         producer = self._identity(who, given)
-        self._begin(who, self.coordinator.end(given.get("id", who), producer, is_commit=is_commit))
+        name = given.get("id", who)
+        self._begin(who, stored(lambda: self.coordinator.end(name, producer, is_commit=is_commit)))
 
     async def _on_verify(self, plain: list[str], given: dict[str, str]) -> None:
         who, *keys = plain

@@ -27,6 +27,7 @@ from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Tr
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard, stored_in
+from unit_tests.coordinator.transactions.stage import stored
 from unit_tests.idle_loop import idle
 
 SEEDS = 12
@@ -113,11 +114,12 @@ class World:
 
     async def add(self, name: str, producer: ProducerIdAndEpoch) -> None:
         some = frozenset(self.random.sample(KEYS, self.random.randrange(1, 3)))
-        await self.coordinator.add_partitions(name, producer, some)
+        await stored(lambda: self.coordinator.add_partitions(name, producer, some))
         self.confirmed.setdefault(name, set()).update(some)
 
     async def end(self, name: str, producer: ProducerIdAndEpoch) -> None:
-        await self.coordinator.end(name, producer, is_commit=self.random.random() < 0.6)
+        is_commit = self.random.random() < 0.6
+        await stored(lambda: self.coordinator.end(name, producer, is_commit=is_commit))
 
     async def verify(self, name: str, producer: ProducerIdAndEpoch) -> None:
         found = await self.coordinator.verify(name, producer, KEYS)
@@ -181,10 +183,10 @@ async def test_invariants_hold(seed: int) -> None:
     world.shard.advance(BEGIN_WAIT_S)
     await idle()
     states = {each.transactional_id: each for each in world.known()}
-    for name, stored in world.stored(world.shard.log.end_offset).items():
-        assert states[name].producer == stored.producer
-        assert states[name].state is stored.state
-        assert states[name].partitions <= stored.partitions
+    for name, found in world.stored(world.shard.log.end_offset).items():
+        assert states[name].producer == found.producer
+        assert states[name].state is found.state
+        assert states[name].partitions <= found.partitions
     assert world.answered == world.asked > STEPS / 3
     assert len(world.outcomes) > 3
     world.shard.end()

@@ -15,7 +15,7 @@ from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import KeyValue
-from unit_tests.coordinator.transactions.stage import Stage
+from unit_tests.coordinator.transactions.stage import Stage, stored
 from unit_tests.idle_loop import idle
 
 P0 = TopicPartition("t", 0)
@@ -68,7 +68,7 @@ async def test_markers_are_sent_although_the_producer_has_disconnected() -> None
     await stage.play("add p t-0")
     stage.shard.log.holds = True
     ending = asyncio.ensure_future(
-        stage.coordinator.end("p", ProducerIdAndEpoch(1000, 0), is_commit=True)
+        stored(lambda: stage.coordinator.end("p", ProducerIdAndEpoch(1000, 0), is_commit=True))
     )
     await idle()
     ending.cancel()
@@ -90,7 +90,11 @@ async def test_end_of_the_shard_fails_waiting_requests_and_cancels_markers() -> 
     await stage.play("init q")
     stage.shard.log.holds = True
     adding = asyncio.ensure_future(
-        stage.coordinator.add_partitions("q", ProducerIdAndEpoch(1001, 0), frozenset({P0}))
+        stored(
+            lambda: stage.coordinator.add_partitions(
+                "q", ProducerIdAndEpoch(1001, 0), frozenset({P0})
+            )
+        )
     )
     await idle()
     stage.shard.end()
@@ -123,8 +127,8 @@ async def test_longest_transactional_id_is_coordinated_and_expires() -> None:
     names = ["x" * 30_000 + str(number) for number in range(3)]
     for name in names:
         found = await stage.coordinator.init_producer_id(name, Init(60_000))
-        await stage.coordinator.add_partitions(name, found, frozenset({P0}))
-        await stage.coordinator.end(name, found, is_commit=True)
+        assert stage.coordinator.add_partitions(name, found, frozenset({P0})) is None
+        assert stage.coordinator.end(name, found, is_commit=True) is None
     await stage.play("write")
     assert stage.coordinator.size() >= 3 * 30_000
     await stage.play("wait 1200")
@@ -145,10 +149,10 @@ async def test_memory_is_reserved_for_new_ids_and_partitions_only() -> None:
     found = await stage.coordinator.init_producer_id("p", Init(60_000))
     assert (new, taken) == ([size_of("p", 0)], [])
     found = await stage.coordinator.init_producer_id("p", Init(60_000))
-    await stage.coordinator.add_partitions("p", found, frozenset({P0}))
+    assert stage.coordinator.add_partitions("p", found, frozenset({P0})) is None
     assert sum(new + taken) == size_of("p", 1) == stage.coordinator.size()
-    await stage.coordinator.add_partitions("p", found, frozenset({P0}))
-    await stage.coordinator.end("p", found, is_commit=False)
+    await stored(lambda: stage.coordinator.add_partitions("p", found, frozenset({P0})))
+    assert stage.coordinator.end("p", found, is_commit=False) is None
     assert sum(new + taken) == size_of("p", 1)
     await stage.close()
 
@@ -200,7 +204,7 @@ async def test_service_refuses_empty_and_unknown_ids_and_lists_only_what_is_load
         assert refused.value.code is code
     shards.error = ErrorCode.NOT_COORDINATOR
     with pytest.raises(BrokerError) as elsewhere:
-        await service.end("p", found, is_commit=True)
+        service.end("p", found, is_commit=True)
     assert elsewhere.value.code is ErrorCode.NOT_COORDINATOR
     shards.loading = [1]
     with pytest.raises(BrokerError) as unloaded:
