@@ -68,7 +68,8 @@ class BackgroundTask:
         self._task.cancel()
 
     async def finish(self, timeout_s: float | None = None) -> None:
-        """Wait, at most `timeout_s` seconds, until the task has ended. It is not cancelled."""
+        """Wait, at most `timeout_s` seconds, until the task has ended. The task is not
+        cancelled."""
         if self._task is not None:
             await _finish(_others([self._task]), timeout_s)
 

@@ -1,7 +1,7 @@
 """The lag of a consumer group in a partition, for the client and for the broker's metrics.
 
-Read the committed offsets before the log end offsets, so that no lag is negative. If a committed
-offset is beyond the log end nevertheless, the lag is 0.
+Callers must read the committed offsets before the log end offsets, so that no lag is negative. If a
+committed offset is nevertheless beyond the log end, the lag is 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plain counters: code that runs for each request counts events here instead of logging them.
 
-A field is both a counter and a row of the page `/metrics`, whose name and description it declares.
-A field without a declaration is not shown. Attributes are incremented in place (`counters.bytes_in
-+= size`), on the event loop only unless the class says otherwise.
+A field is a counter. Its declaration also gives the name and the description under which the page
+`/metrics` shows it. A field without a declaration is not shown. Attributes are incremented in place
+(`counters.bytes_in += size`), on the event loop only unless the class says otherwise.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Reads the time. Wall time is only for records and for people; measure durations with the
+    """Reads the time. Use wall time only for records and for people. Measure durations with the
     other two methods."""
 
     def wall_ms(self) -> int:
@@ -88,8 +88,9 @@ class File(Protocol):
         for the disk."""
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
-        """Return the bytes as `pread` does if all of them are in the page cache, else None. Never
-        waits for the disk. The memory of a long result is reused once nothing refers to it."""
+        """Return the bytes as `pread` does if all of them are in the page cache, otherwise None.
+        Never waits for the disk. When nothing refers to a long result any more, its memory is
+        reused."""
 
     def truncate(self, size: int) -> None: ...
 

@@ -52,8 +52,8 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The values of all topics and partitions. The values of one partition were read at the same
-    moment; those of two partitions may not have been."""
+    """The values of all topics and partitions. All values of one partition were read at the same
+    moment. The values of two partitions may be from different moments."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]

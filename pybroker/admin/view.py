@@ -29,7 +29,7 @@ class Phase(enum.Enum):
 
 class ControllerFacts(Protocol):
     """The facts about the controller that the pages show. `controller_id` is None if the controller
-    is unknown; `is_active` is True on the controller."""
+    is unknown. `is_active` is True if this broker is the controller."""
 
     @property
     def controller_id(self) -> int | None: ...

@@ -66,8 +66,8 @@ class GroupCoordination:
     """Creates the group coordinators of one broker and runs them between `start` and `stop`."""
 
     def __init__(self, rooms: CoordinationRooms, verify: Verify) -> None:
-        """`verify` asks the transaction coordinator to confirm a transaction before its first
-        offsets are appended to a partition."""
+        """`verify` asks the transaction coordinator to confirm a transaction. It is called before
+        the transaction's first offsets are appended to a partition."""
         self._rooms = rooms
         self._verify = verify
         self._dependencies = GroupDependencies(

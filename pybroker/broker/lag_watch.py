@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 FRESH_S: Final = 10.0
 """A report younger than this (s) is reused."""
 PATIENCE_S: Final = 2.0
-"""How long (s) a request waits for a new report. After that it gets the previous one."""
+"""How long (s) a request waits for a new report. After that it gets the previous report."""
 TIMEOUT_MS: Final = 5_000
 """The time limit (ms) of each request to a leader."""
 GROUPS_AT_ONCE: Final = 50

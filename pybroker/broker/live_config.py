@@ -62,8 +62,7 @@ class LiveConfig:
         self._changes = ConfigChanges(coord=coord, clock=clock, apply=self._apply)
         self._applying = asyncio.Lock()
         self._logs_are_behind = False
-        """Whether the broker's options have changed and the logs have not received the change
-        yet."""
+        """Whether the logs still have to receive a change of the broker's options."""
 
     @property
     def layers(self) -> LayeredConfig:

@@ -2,9 +2,10 @@
 answer.
 
 A leader that is cut off from ZooKeeper may have been replaced. It still serves committed records
-and accepts records with acks=all, since changes of the ISR are conditional writes. It rejects every
-request that only the current leader or controller can answer. After a pause of the process that is
-longer than the session timeout, the broker answers nothing until ZooKeeper answers.
+and accepts records with acks=all. This is safe: it cannot commit a record that the new leader
+lacks, because a change of the ISR is a conditional write in ZooKeeper. It rejects every request
+that only the current leader or controller can answer. After a pause of the process that is longer
+than the session timeout, the broker answers nothing until ZooKeeper answers.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _BEATS_PER_SESSION: Final = 12
 
 
 class ZooKeeperLease:
-    """Determines which requests the broker may answer (its `level`), between `start` and `stop`.
-    Before `start` the level is ALL. `check` must be called for every request, so that an expired
-    lease is noticed even before the timer runs."""
+    """Determines `level`, which says what requests the broker may answer. It does so between
+    `start` and `stop`; before `start` the level is ALL. `check` must be called for every request,
+    so that an expired lease is noticed even before the timer runs."""
 
     def __init__(
         self,

@@ -41,8 +41,8 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One value of an option in one layer: the option under which it is set, the value (None: a
-    secret), and the layer."""
+    """One value of an option in one layer: the name of the option or synonym that is set, the value
+    (None: a secret), and the layer."""
 
     name: str
     value: str | None
@@ -94,8 +94,8 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of `base` and `over` together (option -> text). An option in `over`
-    replaces the same option in `base` and all of its synonyms there."""
+    """Return the options of `over`, and those options of `base` that are neither in `over` nor
+    synonyms of an option in `over` (option -> text)."""
     hidden = {synonym for name in over for synonym in broker_synonyms(name)}
     return {name: text for name, text in base.items() if name not in hidden} | dict(over)
 

@@ -292,8 +292,8 @@ def _is_enough(message: FetchRequest, reading: Reading) -> bool:
 def _begin(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
-    """Return a new pass over the partitions of the request, or over the pending partitions of
-    `session`."""
+    """Return a new pass: over the pending partitions of `session`, or, if `session` is None, over
+    the partitions of the request."""
     is_follower = message.replica_id >= 0
     budget_bytes = min(message.max_bytes, max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0))
     if not is_follower:

@@ -208,7 +208,8 @@ class FetchSession:
         return added
 
     def look_at(self, cached: CachedPartition) -> None:
-        """Make a partition pending, so that the waiting or next request reads it."""
+        """Make a partition pending, so that the session's waiting request reads it. If no request
+        waits, the next request reads it."""
         self.pending[cached.key] = cached
         if self.on_pending is not None:
             self.on_pending(cached.key)
@@ -297,9 +298,9 @@ class FetchSessionCache:
         return session
 
     def resized(self, session: FetchSession) -> None:
-        """Count the partitions of a changed session again. A session without partitions ends. Raise
-        BrokerError FETCH_SESSION_ID_NOT_FOUND if the session, or all consumers' sessions together,
-        have too many partitions."""
+        """Count the partitions of a session again after a change of the session. A session without
+        partitions ends. Raise BrokerError FETCH_SESSION_ID_NOT_FOUND if the session, or all
+        consumers' sessions together, have too many partitions."""
         size = len(session.partitions)
         if self._sessions.get(session.id) is not session:
             return

@@ -1,7 +1,7 @@
 """Counts the requests of each API, and measures how long they take.
 
-Of the Produce and Fetch requests that are answered without a wait, only one in `_SAMPLE` is
-measured, and its time counts `_SAMPLE` times. All other requests are measured.
+All requests are measured, except Produce and Fetch requests that are answered without a wait. Of
+these, only one in `_SAMPLE` is measured, and its time counts `_SAMPLE` times.
 """
 
 from __future__ import annotations

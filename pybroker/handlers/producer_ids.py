@@ -1,6 +1,5 @@
-"""InitProducerId: returns a producer id and an epoch. With a transactional id, the transaction
-coordinator answers; without one, the producer id is new.
-"""
+"""InitProducerId: returns a producer id and an epoch. If the request has a transactional id, the
+transaction coordinator determines both. Otherwise the producer id is new."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class _Changed:
 
 
 class ZooKeeperTopicAdmin:
-    """Creates, expands and deletes topics by writing to ZooKeeper. It creates topics one after
-    another."""
+    """Creates, expands and deletes topics by writing to ZooKeeper. Two topics are never created at
+    the same time."""
 
     def __init__(
         self,

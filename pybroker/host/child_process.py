@@ -1,5 +1,5 @@
-"""Starts child processes that end together with this process, even if this process is killed, and
-waits for their end.
+"""Starts child processes, and waits for their end. A child ends together with this process, even if
+this process is killed.
 
 The kernel also ends the child when the *thread* that started it ends. So a child must be started in
 a thread that lives at least as long as the child should.

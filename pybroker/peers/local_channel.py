@@ -106,8 +106,8 @@ class LocalBrokerChannel:
         self._on_facts(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """Stop serving the partitions of the command, delete those marked with `delete`, and return
-        the result of each partition."""
+        """Stop serving the partitions of the command, and return the result of each partition. If a
+        partition of the command has `delete`, also delete its log."""
         answers = await self._replicas.stop_replica(command)
         deleted = (item.topic_partition for item in command.partitions if item.delete)
         gone = sum(answers[key] is ErrorCode.NONE for key in deleted)

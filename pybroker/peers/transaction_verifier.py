@@ -91,7 +91,8 @@ class Verifier:
         self._tasks = TaskOwner()
 
     async def stop(self) -> None:
-        """Cancel the requests in flight; their questions get NETWORK_EXCEPTION. Idempotent."""
+        """Cancel the requests in flight. The result of their questions is NETWORK_EXCEPTION.
+        Idempotent."""
         await self._tasks.close()
         for channel in self._channels.values():
             await channel.close()

@@ -51,9 +51,9 @@ class FrameHandler(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The asyncio protocol of one accepted socket; owns the transport and at most one task.
-    `handle` answers its requests. `on_open` returns the reason if the connection is refused, else
-    None."""
+    """The asyncio protocol of one accepted socket. Owns the transport and at most one task.
+    `handle` answers the requests. `on_open` returns None if the connection is accepted, otherwise
+    the reason why it is refused."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         on_wake: Callable[[Connection], None],
     ) -> None:
         """`on_unsent` receives each change of the number of bytes that wait for a slow peer.
-        `on_wake` is called when bytes arrive while `rests` is True."""
+        `on_wake` is called when bytes arrive on a connection whose `rests` is True, that is, on an
+        idle connection."""
         self._listener = listener
         self._handle = handle
         self._read_ms_max = config.pybroker_request_read_timeout_ms

@@ -184,8 +184,8 @@ class Server:
                 connection.abort()
 
     def _delay_s(self, listener: str) -> float | None:
-        """Return how long (s) the listener's next connection has to wait. None means until another
-        connection closes (max.connections)."""
+        """Return how long (s) the listener's next connection has to wait. None means that it has to
+        wait until another connection closes (max.connections)."""
         config = self._config
         present = len(self._connections) + len(self._opening)
         if present >= config.max_connections and listener != config.protected_listener:
@@ -224,8 +224,8 @@ class Server:
             raise
 
     def _admit(self, connection: Connection) -> str | None:
-        """Count a new connection. Return the reason if max.connections.per.ip refuses it, else
-        None."""
+        """Count a new connection. Return None if it is accepted. If max.connections.per.ip refuses
+        it, return the reason."""
         host, listener = connection.peer.host, connection.peer.listener
         self._connections[connection] = None
         self._restless[connection] = None
