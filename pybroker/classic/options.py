@@ -66,9 +66,9 @@ class ClassicOptions:
         "a rebalance fails after this number times rebalance.backoff.ms", minimum=1)
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
-        "the pause before a failed rebalance is tried again, unless a node of the group changes"
-        " earlier. A rebalance also waits up to this time until the application has processed"
-        " the records that streams have returned",
+        "the longest pause before a failed rebalance is tried again. A change of a node of the"
+        " group ends this pause. A rebalance also waits up to this time until the application"
+        " has processed the records that streams have returned",
         minimum=0)
     auto_commit_enable: bool = boolean(
         "auto.commit.enable", True, "whether offsets are committed automatically")
