@@ -77,7 +77,7 @@ class PartitionFact(NamedTuple):
 
 class LogFact(NamedTuple):
     """A metric family with one line for each log of this broker, and the function that returns a
-    log's value. With `of_leaders`, only the logs of partitions that this broker leads have a
+    log's value. If `of_leaders` is True, only the logs of partitions that this broker leads have a
     line."""
 
     family: Family

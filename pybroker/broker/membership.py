@@ -1,7 +1,8 @@
 """The broker's registration in ZooKeeper, with the broker's addresses.
 
 When a ZooKeeper session expires, the broker resigns as controller and registers again in the new
-session. Its logs stay open. The controller sees a new broker epoch, and sends the broker its roles.
+session. The broker's logs stay open. The controller sees a new broker epoch, and sends the broker
+its roles.
 """
 
 from __future__ import annotations

@@ -274,8 +274,8 @@ async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
 
 
 async def _settle_broker_id(coord: Coord, config: BrokerConfig, stored: int | None) -> int:
-    """Return `broker.id` if it is set, else `stored`, the id in the log directories, else an id
-    that ZooKeeper generates."""
+    """Return `broker.id` if it is set. Otherwise return `stored`, the id in the log directories. If
+    that is None, return an id that ZooKeeper generates."""
     if config.broker_id != -1:
         return config.broker_id
     if stored is not None:

@@ -44,7 +44,7 @@ class ZooKeeperLease:
     ) -> None:
         """`silence` returns for how long (s, boottime) ZooKeeper has not answered. `session_s`
         returns the session timeout (s). `knows_roles` returns whether the controller has sent the
-        broker's roles since the broker's last registration. With `fences`
+        broker's roles since the broker's last registration. If `fences` is True
         (pybroker.zookeeper.loss), a broker that is cut off from ZooKeeper answers nothing."""
         self._clock = clock
         self._silence = silence

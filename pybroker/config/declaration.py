@@ -282,8 +282,8 @@ def options_of(table: type[Any]) -> dict[str, Option]:
 def parse_values(
     options: Mapping[str, Option], properties: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values of the valid options in `properties` by attribute, and the faults of the
-    others by option name. Names that are not in `options` are ignored."""
+    """Return two mappings: attribute -> value for the valid options in `properties`, and option
+    name -> fault for the invalid ones. Names that are not in `options` are ignored."""
     values: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for name, text in properties.items():

@@ -113,8 +113,8 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
 def parse_listeners(
     option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """Return the listeners in `text`, the value of `option`, and the faults of the text. With
-    `distinct_ports`, two listeners with the same port are a fault."""
+    """Return the listeners in `text`, which is the value of `option`, and the faults of the text.
+    If `distinct_ports` is True, it is a fault if two listeners have the same port."""
     found: list[Listener] = []
     problems: list[str] = []
     for item in _items(text):

@@ -130,8 +130,8 @@ def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | 
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the BrokerError that the client gets for `error`, the error of a read or write of
-    ZooKeeper. A BrokerError is returned unchanged."""
+    """Return the BrokerError that the client gets for `error`, which a read or write of ZooKeeper
+    has raised. A BrokerError is returned unchanged."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, RequestTooLarge):

@@ -2,13 +2,14 @@
 
     full request, epoch 0        -> a new session, if there is room; its id is in the response
     incremental, epoch 1, 2, ... -> the changes are applied, then the pending partitions are read
-    full request with an id      -> the session with that id ends (epoch 0 or -1)
+    full request with an id      -> the session with that id ends (whether the epoch is 0 or -1)
 
 A partition of a session is either pending or watched. A watched partition has nothing new for the
 client, and becomes pending at its next change. A request reads only the pending partitions.
 
-As in Kafka, a new session may evict one that was not used for two minutes, or a smaller one that is
-at least two minutes old. A follower's new session may evict any session of a consumer.
+As in Kafka, a new session may evict a session that was not used for two minutes, or a smaller
+session that is at least two minutes old. A follower's new session may evict any session of a
+consumer.
 """
 
 from __future__ import annotations

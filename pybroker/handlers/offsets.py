@@ -240,9 +240,9 @@ async def _fetch(
     wanted: Collection[TopicPartition] | None,
     require_stable: bool,
 ) -> Found:
-    """Return the group's offsets for the partitions `wanted` (None: all). With `require_stable`, a
-    partition with a pending transactional commit gets UNSTABLE_OFFSET_COMMIT. Raise BrokerError if
-    this broker is not the coordinator."""
+    """Return the group's offsets for the partitions `wanted` (None: all). If `require_stable` is
+    True, a partition with a pending transactional commit gets UNSTABLE_OFFSET_COMMIT. Raise
+    BrokerError if this broker is not the coordinator."""
     shard = services.groups.shard_of(group_id)
     unstable = set(shard.offsets.undecided(group_id)) if require_stable else set()
     found: dict[TopicPartition, CommittedOffset | ErrorCode] = {

@@ -225,8 +225,8 @@ def require_controller(services: Services) -> None:
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the error for the client: REQUEST_TIMED_OUT, which is retriable, if ZooKeeper did not
-    answer."""
+    """Return the BrokerError that the client gets for `error`. If ZooKeeper did not answer, it is
+    REQUEST_TIMED_OUT, after which clients retry. A BrokerError is returned unchanged."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

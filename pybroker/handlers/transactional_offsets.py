@@ -1,6 +1,6 @@
 """TxnOffsetCommit: the group's coordinator stores offsets that a producer commits with its
-transaction (KIP-98). From version 3 on, a member that is no longer in the group, or is of an
-earlier generation, cannot commit (KIP-447)."""
+transaction (KIP-98). From version 3 on, the commit is refused if the member is no longer in the
+group or states an earlier generation (KIP-447)."""
 
 from __future__ import annotations
 

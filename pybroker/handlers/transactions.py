@@ -90,8 +90,9 @@ def _added(message: AddPartitionsToTxnRequest, codes: Codes) -> AddPartitionsToT
 def _when_stored(
     change: Callable[[], Awaitable[None] | None], answer: Callable[[ErrorCode], T]
 ) -> T | Awaitable[T]:
-    """Call `change`, which changes a transaction. Return `answer(code)`, or an awaitable of it if
-    the change is not stored yet: the code is that of the BrokerError of the change, else NONE."""
+    """Call `change`, which changes a transaction and raises BrokerError if it cannot. Return
+    `answer(code)`, with the code of this error, or NONE. If the change still has to be stored,
+    return an awaitable of `answer(code)`."""
     try:
         stored = change()
     except BrokerError as error:
@@ -143,7 +144,7 @@ async def _codes(
     services: Services, request: Request, transaction: AddPartitionsToTxnTransaction
 ) -> Codes:
     """Add the partitions to the transaction, or only verify that they are in it. Return the error
-    code of each. If one partition cannot be added, none is added, as in Kafka."""
+    code of each partition. If one partition cannot be added, none is added, as in Kafka."""
     keys = _keys(transaction.topics)
     faults = [_fault_of(services, request, key) async for key in yield_every(keys)]
     if any(faults):
@@ -166,7 +167,8 @@ def _keys(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
 
 
 def _not_attempted(keys: Sequence[TopicPartition], faults: Sequence[ErrorCode]) -> Codes:
-    """Return the codes if some partitions have faults: the others are not added either."""
+    """Return the codes of all partitions if some of them have faults. A partition without a fault
+    is not added either, so it gets OPERATION_NOT_ATTEMPTED."""
     return {
         key: fault or ErrorCode.OPERATION_NOT_ATTEMPTED
         for key, fault in zip(keys, faults, strict=True)

@@ -164,8 +164,8 @@ class Supervisor:
         return embedded
 
     async def _await_zookeeper(self, embedded: EmbeddedZooKeeper) -> None:
-        """Wait until the embedded ZooKeeper answers, or the supervisor has to end. Raise
-        StartupError if it does not answer in time."""
+        """Wait until the embedded ZooKeeper answers, or until the supervisor has to end. Raise
+        StartupError if ZooKeeper does not answer in time."""
         serving = asyncio.create_task(embedded.wait_until_serving())
         finished = asyncio.create_task(self._finished.wait())
         try:

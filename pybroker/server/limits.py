@@ -17,8 +17,8 @@ class ServerLimits:
     """How long (ms) the connection stays open for its unanswered requests after the peer has closed
     its sending side."""
     write_buffer_bytes_max: int = 256 * 1024
-    """If a peer has left more than this many bytes of responses unread, its next request is not
-    handled yet."""
+    """If a peer has left more than this many bytes of responses unread, its next request has
+    to wait."""
     requests_per_turn_max: int = 64
     """After handling this many buffered requests, a connection gives the other connections their
     turn."""
