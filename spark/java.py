@@ -56,8 +56,8 @@ def find_java(
     which: Finder = shutil.which,
     package: Callable[[str], Path | None] | None = None,
 ) -> Java:
-    """Return the Java runtime for Spark. `java` is the home of a runtime, or "auto". "auto" is the
-    first of these:
+    """Return the Java runtime for Spark. `java` is the home of a runtime, or "auto" for the first
+    of these:
 
     - JAVA_HOME, if set;
     - the `java` on the PATH, unless it is too old;

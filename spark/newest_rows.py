@@ -121,7 +121,8 @@ def _portions(table: pa.Table | None) -> Iterator[pa.RecordBatch]:
 
 
 class _Files:
-    """Files of rows, chosen by the hash of a row's key. Each file keeps the order of writing."""
+    """Files of rows. The hash of a row's key chooses the file. Each file keeps the order of
+    writing."""
 
     def __init__(self, schema: pa.Schema, level: int) -> None:
         self._shift = level * _HASH_BITS

@@ -1,6 +1,6 @@
 """Parses the text of an option into a value. Each function returns the value, or raises ValueError.
-The error's text is the end of a sentence, such as "must be ...", to which the caller adds the
-option's name."""
+The error's text, such as "must be ...", is the end of a sentence. The caller puts the option's name
+before the text."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def size(text: str) -> int:
 
 
 def size_up_to_a_gigabyte(text: str) -> int:
-    """Return the bytes of a size of at most 1 GiB, because Arrow's offsets have 32 bits."""
+    """Return the bytes of a size. The size is at most 1 GiB, because Arrow's offsets have 32
+    bits."""
     number = size(text)
     if number > 2**30:
         raise ValueError(f"must be at most 1g, not {shown(text)}")

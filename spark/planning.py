@@ -124,7 +124,8 @@ async def plan(
 
 def plan_blocking(options: Mapping[str, str], spec: SnapshotSpec) -> Snapshot:
     """Return a snapshot as `plan` does, from blocking code. `options` are client options with
-    Kafka's names, with or without the prefix `kafka.`. Raises ConfigError as well."""
+    Kafka's names, with or without the prefix `kafka.`. Raises ConfigError and the errors of
+    `plan`."""
     parsed, _ = parse_range_options({"client.id": CLIENT_ID, **options})
     return run_blocking(lambda: plan(parsed, spec))
 

@@ -9,9 +9,11 @@ The form of the document:
          {"0": {"start": 100, "end": 250, "logStart": 0, "leaderEpoch": 7}}}}}
 
 If records were counted, the version is 2, so that a program that does not compare counts refuses
-it. Each partition then has the field "counts". Here [[180, 75, 6117254], [250, 70, 8192903]] means
-75 records from the start of the range up to, not including, offset 180, and 70 records from there
-up to, not including, offset 250. The third number is the digest of the offsets of these records."""
+the document. Each partition then has the field "counts". For example, [[180, 75, 6117254], [250,
+70, 8192903]] means 75 records from the start of the range up to, not including, offset 180, and 70
+records from offset 180 up to, not including, offset 250. The third number is the digest of the
+offsets of these records.
+"""
 
 from __future__ import annotations
 

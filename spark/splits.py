@@ -53,8 +53,8 @@ class Limits:
 def split(
     ranges: Sequence[PartitionRange], limits: Limits, sizes: Mapping[TopicPartition, float]
 ) -> list[PartitionRange]:
-    """Return the pieces of the ranges in order, without empty ones. `sizes` are bytes per offset.
-    `max_bytes` has no effect on a partition whose size is unknown."""
+    """Return the pieces of the ranges in order. Empty ranges have no pieces. `sizes` are bytes per
+    offset. `max_bytes` has no effect on a partition whose size is unknown."""
     full = [item for item in ranges if item.offsets]
     counts = [_pieces(item, limits, sizes.get(item.topic_partition)) for item in full]
     if limits.min_pieces is not None and sum(counts) < limits.min_pieces:
@@ -166,7 +166,7 @@ def pieces_blocking(
     cluster_id: str = "",
 ) -> list[PartitionRange]:
     """Return the pieces as `pieces_of` does, from blocking code. `options` are client options with
-    Kafka's names. Raises ConfigError as well."""
+    Kafka's names. Raises ConfigError and the errors of `pieces_of`."""
     parsed, _ = parse_range_options(options)
     return run_blocking(lambda: pieces_of(parsed, ranges, limits, cluster_id))
 

@@ -176,7 +176,7 @@ class LogFile:
 
 
 def base_offset(path: Path) -> int:
-    """Return the base offset in a segment's file name. Raises Failure for a name without an offset,
+    """Return the base offset in a segment's file name. Raises Failure if the name has no offset;
     OSError if the file does not exist."""
     name = path.name.split(".")[0]
     if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX):

@@ -51,8 +51,8 @@ _WATCH_NAMES: Final[Mapping[str, str]] = {
 
 
 class ShellError(PybrokerError):
-    """A command of the shell failed, with the message of ZooKeeper's shell; `code` is the exit
-    code."""
+    """A command of the shell failed. The message is that of ZooKeeper's shell, and `code` is the
+    exit code."""
 
     def __init__(self, message: str, code: int = EXIT_BAD) -> None:
         super().__init__(message)

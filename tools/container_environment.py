@@ -278,7 +278,7 @@ def _reason_to_ignore(variable: str, value: str) -> str | None:
 
 
 def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
-    """Set `listeners` if only advertised.listeners is set: to the advertised ports on all
+    """If only advertised.listeners is set, set `listeners` to the advertised ports on all
     interfaces, because the advertised hosts do not exist inside the container."""
     advertised = reading.properties.get("advertised.listeners")
     if advertised is None or "listeners" in reading.properties or "listeners" in file:

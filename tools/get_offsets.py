@@ -95,8 +95,8 @@ def command(
 
 
 def parse_moment(text: str) -> int:
-    """Return the timestamp for a ListOffsets request: ms since 1970, or for a name such as "latest"
-    the negative number that stands for it. Raises Failure with Kafka's message."""
+    """Return the timestamp for a ListOffsets request: ms since 1970, or a negative number for a
+    name such as "latest". Raises Failure with Kafka's message."""
     if text in MOMENTS:
         return MOMENTS[text]
     try:

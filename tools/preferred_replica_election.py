@@ -116,7 +116,8 @@ async def perform(coord: Coord, wanted: list[TopicPartition] | None) -> None:
 
 
 async def _existing(coord: Coord, wanted: Iterable[TopicPartition] | None) -> Replicas:
-    """Return the replicas of all partitions of the wanted topics (None: of all topics)."""
+    """Return the replicas of all partitions of the topics in `wanted`, or of all topics if `wanted`
+    is None."""
     names: Collection[str]
     if wanted is None:
         names = await read_topic_names(coord)
@@ -154,7 +155,7 @@ async def _in_progress(coord: Coord) -> str:
 
 
 async def _removed(coord: Coord, path: str, timeout_s: float) -> bool:
-    """Wait until the node is removed. Return False after `timeout_s`."""
+    """Wait until the node is removed. Return False if the node still exists after `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             while True:

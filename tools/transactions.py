@@ -85,7 +85,8 @@ class Common:
     as_json: bool
 
     def run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
-        """Return the result of `work` with an admin client. Raises Failure, PybrokerError."""
+        """Call `work` with an admin client, and return the result of `work`. Raises Failure,
+        PybrokerError."""
         if self.bootstrap_server is None:
             raise Failure('Missing required argument "[bootstrap-server]"')
         options: dict[str, Any] = client_options(self.bootstrap_server, self.config_file)
@@ -167,7 +168,8 @@ def describe_command(common: Common, transactional_id: str) -> None:
 
 
 def description_row(found: TransactionDescription, now_ms: int) -> tuple[object, ...]:
-    """Return the row of `describe`, at the time `now_ms` in ms since 1970."""
+    """Return the row of `describe` for a transaction. `now_ms` is the present time in ms since
+    1970."""
     has_begun = found.start_ms >= 0
     return (
         found.coordinator,
@@ -309,7 +311,7 @@ def named_transaction(
 
 
 async def _starting_at(admin: Admin, key: TopicPartition, start: int | None) -> OpenTransaction:
-    """Return the partition's open transaction with this first offset. Raises Failure."""
+    """Return the partition's open transaction whose first offset is `start`. Raises Failure."""
     try:
         found = (await admin.describe_producers([key]))[key].check()
     except ClientError as error:
@@ -349,7 +351,7 @@ def find_hanging_command(
     topic: str | None,
     partition: int | None,
 ) -> None:
-    """Find transactions that are open in a partition, but unknown to their coordinator."""
+    """Find transactions that are open in a partition, but that their coordinator will never end."""
     if topic is None and broker_id is None:
         raise Failure(
             "The `find-hanging` command requires either --topic or --broker-id to limit the scope"
@@ -364,7 +366,7 @@ def find_hanging_command(
 
 
 def hanging_row(each: OpenProducer, now_ms: int) -> tuple[object, ...]:
-    """Return a row of `find-hanging`, at the time `now_ms` in ms since 1970."""
+    """Return a row of `find-hanging`. `now_ms` is the present time in ms since 1970."""
     producer = each.producer
     return (
         each.partition.topic,

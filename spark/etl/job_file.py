@@ -93,8 +93,8 @@ def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = N
 
 
 def from_text(text: str, file: Path, environment: Mapping[str, str] | None = None) -> JobFile:
-    """Return the job in a text. `file` names the text in messages; relative paths are relative to
-    its folder. Raises ConfigError."""
+    """Return the job in a text. `file` names the text in messages. Relative paths in the text are
+    relative to the folder of `file`. Raises ConfigError."""
     tree = parse(text, os.environ if environment is None else environment)
     reader = _Reader(tree, file)
     job = reader.job() if () in tree.values else None

@@ -90,7 +90,7 @@ class DeadLetterSink:
 
 @dataclass(frozen=True)
 class JobFile:
-    """The content of a job file. Two files with the same content give equal values."""
+    """The content of a job file. Reading an unchanged file again gives an equal value."""
 
     name: str
     file: Path

@@ -189,14 +189,15 @@ class Run:
         return schema, rows
 
     def _count(self, decoded: DataFrame) -> tuple[int, int]:
-        """Return the number of all records, and of those that cannot be decoded."""
+        """Return the number of all records, and the number of records that cannot be decoded."""
         row = decoded.agg(F.count(F.lit(1)), F.count(decode.ERROR)).first()
         assert row is not None
         return int(row[0]), int(row[1])
 
     def _check_dead_letters(self, decoded: DataFrame, rows: int, failed: int) -> dict[str, int]:
-        """Return the number of undecodable records for each reason. Raises RunFailed if there are
-        more than the job allows."""
+        """Return the number of undecodable records for each reason. `rows` and `failed` are the
+        numbers from `_count`. Raises RunFailed if the job does not allow so many undecodable
+        records."""
         if not failed:
             return {}
         letters = self.job.dead_letters
