@@ -133,6 +133,22 @@ class TaskOwner:
         task.add_done_callback(self._ended)
         return task
 
+    def guarded(
+        self, work: Callable[[Unpack[Ts]], object], name: str
+    ) -> Callable[[Unpack[Ts]], None]:
+        """Return a function that calls `work` with the same arguments. If `work` raises an
+        exception, the function handles it as that of a task with this name."""
+
+        def call(*arguments: *Ts) -> None:
+            try:
+                work(*arguments)
+            except Exception as error:
+                log.exception("background task failed name=%s", name)
+                if self._on_failure is not None:
+                    self._on_failure(error)
+
+        return call
+
     async def finish(self, timeout_s: float) -> bool:
         """Wait, at most `timeout_s` seconds, until all running tasks except the caller's own have
         ended. Return True if all have ended."""

@@ -1,6 +1,6 @@
-"""The result of a request that has to wait, such as a Produce request with acks=all. Setting the
-result needs neither a task nor an iteration of the event loop, because such waits end for nearly
-every produced record."""
+"""A result that is set later: the response to a request that has to wait, such as a Produce request
+with acks=all, or the response that a client waits for. Setting the result needs neither a task nor
+an iteration of the event loop, because such waits end for nearly every produced record."""
 
 from __future__ import annotations
 

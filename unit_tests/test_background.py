@@ -315,3 +315,16 @@ async def test_cancel_and_wait_does_not_raise_errors_of_the_tasks(
     await cancel_and_wait(*tasks)
     assert all(task.done() for task in tasks)
     await cancel_and_wait()
+
+
+def test_owner_reports_a_failed_call(caplog: pytest.LogCaptureFixture) -> None:
+    failures: list[BaseException] = []
+    owner, done = TaskOwner(failures.append), list[str]()
+    owner.guarded(done.append, "work")("a")
+    assert done == ["a"] and not failures
+    owner.guarded(done.remove, "work")("b")
+    TaskOwner().guarded(done.remove, "work")("b")
+    assert [type(failure) for failure in failures] == [ValueError]
+    assert [told.getMessage() for told in caplog.records] == [
+        "background task failed name=work"
+    ] * 2

@@ -145,8 +145,10 @@ class Appender:
         number = None if self._transactions is None else self._transactions.check_open("send")
         self.use(topic)
         deadline = self.deadline()
-        known = await self.topic(topic, partition, deadline)
-        self._check_running()
+        known = self._known(topic, partition)
+        if known is None:
+            known = await self.topic(topic, partition, deadline)
+            self._check_running()
         if partition is None and self._partitioner is not None:
             partition = self._chosen(known, record.key, record.value)
         if not self._budget.try_take(record.size_max):
@@ -166,8 +168,8 @@ class Appender:
         if self._transactions is not None:
             self._transactions.check_open("send_nowait")
         self.use(topic)
-        known = self._known(topic)
-        if known is None or (partition is not None and partition not in known.partitions):
+        known = self._known(topic, partition)
+        if known is None:
             self._cluster.request_refresh()
             what = topic if partition is None else f"{topic} with partition {partition}"
             raise WouldBlock(f"the metadata of topic {what} is not known yet: await send()")
@@ -287,12 +289,13 @@ class Appender:
         self._used.pop(topic, None)
         return True
 
-    def _known(self, topic: str) -> TopicInfo | None:
-        """Return the metadata of a topic; None if it is unknown or has an error."""
+    def _known(self, topic: str, partition: int | None = None) -> TopicInfo | None:
+        """Return the metadata of a topic; None if it is unknown, has an error, or lacks the
+        partition."""
         known = self._cluster.view.topics.get(topic)
         if known is None or known.error != ErrorCode.NONE or not known.partitions:
             return None
-        return known
+        return known if partition is None or partition in known.partitions else None
 
     def deadline(self) -> Deadline:
         """Return the deadline of a call that begins now: max.block.ms from now."""

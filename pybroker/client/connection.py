@@ -15,10 +15,10 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from pybroker.client.addresses import format_address
 from pybroker.client.errors import (
@@ -31,6 +31,7 @@ from pybroker.client.errors import (
     UnsupportedByBroker,
 )
 from pybroker.client.response_frames import FRAME_LENGTH, ResponseFrames, ResponseReceiver
+from pybroker.deferred import Deferred
 from pybroker.errors import ErrorCode, MalformedInput
 from pybroker.wire.api import APIS, Api, ApiKey
 from pybroker.wire.codec import decode_response, encode_request
@@ -64,21 +65,7 @@ class _Pending:
     timeout_s: float
     deadline: float
     """The time (s) of the event loop at which the response is too late."""
-    answer: asyncio.Future[memoryview]
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer(Generic[AnswerT]):
-    """The awaitable response to a request. Unlike a coroutine, it may be dropped without being
-    awaited."""
-
-    decode: Callable[[_Pending, type[AnswerT], memoryview], AnswerT]
-    pending: _Pending
-    answer: type[AnswerT]
-
-    def __await__(self) -> Generator[Any, None, AnswerT]:
-        frame = yield from self.pending.answer
-        return self.decode(self.pending, self.answer, frame)
+    answer: Deferred[memoryview]
 
 
 class _TooLarge(Exception):
@@ -202,16 +189,17 @@ class Connection:
         *,
         timeout_s: float,
         version: int | None = None,
-    ) -> Awaitable[AnswerT]:
+    ) -> Deferred[AnswerT]:
         """Write a request, in `version` (None: the highest version that both sides support). Return
-        an awaitable of the response, a message of the type `answer`. If it is not awaited, the
-        response is dropped.
+        a Deferred of the response, a message of the type `answer`. It is set in the iteration of
+        the event loop in which the response arrives. If it is not awaited, the response is dropped.
 
-        The call raises NotConnected or UnsupportedByBroker. The awaitable raises ConnectionLost, or
+        The call raises NotConnected or UnsupportedByBroker. The Deferred raises ConnectionLost, or
         RequestTimedOut if no response has arrived `timeout_s` seconds after the call.
         """
         chosen = self.version_of(key) if version is None else version
-        return _Answer(self._decode, self._write(APIS[key], chosen, request, timeout_s), answer)
+        pending = self._write(APIS[key], chosen, request, timeout_s)
+        return pending.answer.then(functools.partial(self._decode, pending, answer))
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
         """Write at once a request without a response (Produce with acks=0), and wait until the
@@ -263,7 +251,7 @@ class Connection:
         self._writer.write(FRAME_LENGTH.pack(len(header) + len(body)) + header + body)
         deadline = self._loop.time() + timeout_s
         pending = _Pending(
-            api, version, correlation_id, timeout_s, deadline, self._loop.create_future()
+            api, version, correlation_id, timeout_s, deadline, Deferred(_drop_response)
         )
         self._pending.append(pending)
         if self._timer is None or deadline < self._timer.when():
@@ -288,9 +276,7 @@ class Connection:
             return
         where = format_address(*self.address)
         for pending in late:
-            if not pending.answer.done():
-                pending.answer.set_exception(RequestTimedOut(f"{where}: {_late(pending)}"))
-                pending.answer.exception()  # as in `_fail`
+            pending.answer.set_exception(RequestTimedOut(f"{where}: {_late(pending)}"))
         self._fail(ConnectionLost(f"the client closed the connection: {_late(late[0])}"))
 
     def _decode(self, pending: _Pending, answer: type[AnswerT], frame: memoryview) -> AnswerT:
@@ -379,11 +365,10 @@ class Connection:
         response fails with AnswerTooLarge."""
         text = f"the response has {length} bytes, expected at most {self._response_max_bytes}"
         if self._pending:
-            answer = self._pending.popleft().answer
-            if not answer.done():
-                where = format_address(*self.address)
-                answer.set_exception(AnswerTooLarge(f"{where}: {text} (receive_message_max_bytes)"))
-                answer.exception()  # as in `_fail`: if no caller waits, asyncio logs nothing
+            where = format_address(*self.address)
+            self._pending.popleft().answer.set_exception(
+                AnswerTooLarge(f"{where}: {text} (receive_message_max_bytes)")
+            )
         self._fail(ConnectionLost(text))
 
     def _deliver(self, frame: memoryview) -> None:
@@ -398,8 +383,7 @@ class Connection:
             raise MalformedInput(
                 f"a response has correlation id {correlation_id}, expected {pending.correlation_id}"
             )
-        if not pending.answer.done():
-            pending.answer.set_result(frame)
+        pending.answer.set_result(frame)
 
     def _abort(self) -> None:
         """Close the connection at once and discard all unsent bytes. The operating system must not
@@ -421,10 +405,12 @@ class Connection:
             self._abort()
         text = f"{format_address(*self.address)}: {failure}"
         while self._pending:
-            answer = self._pending.popleft().answer
-            if not answer.done():
-                answer.set_exception(ConnectionLost(text))
-                answer.exception()  # if no caller waits, asyncio logs nothing
+            self._pending.popleft().answer.set_exception(ConnectionLost(text))
+
+
+def _drop_response() -> None:
+    """Called if the caller of `send` is cancelled. The request stays in `_pending`, so that the
+    connection recognizes the response."""
 
 
 def _late(pending: _Pending) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from pybroker.background import TaskOwner
@@ -28,6 +29,7 @@ from pybroker.client.options import ConsumerOptions
 from pybroker.client.position_check import PositionCheck
 from pybroker.client.position_lookup import PositionLookup
 from pybroker.client.subscription import PartitionReader
+from pybroker.deferred import Deferred
 from pybroker.errors import CorruptionError, ErrorCode
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.wire.api import ApiKey
@@ -72,7 +74,8 @@ class Fetcher:
         self.news = asyncio.Event()
         self.broken: BaseException | None = None
         self._wake = asyncio.Event()
-        self._in_flight: set[int] = set()
+        self._in_flight: dict[int, Deferred[FetchResponse]] = {}
+        """The response of the request in flight to each leader, by broker id."""
         self._sessions: dict[int, FetchSession[_Position]] = {}
         """The fetch session with each leader, by broker id."""
         self._tasks = TaskOwner(self._break)
@@ -92,6 +95,8 @@ class Fetcher:
     async def close(self) -> None:
         """Close the fetch sessions on the brokers and stop the tasks. Idempotent."""
         await self._tasks.close()
+        for sent in [*self._in_flight.values()]:
+            sent.cancel()
         sessions, self._sessions = self._sessions, {}
         goodbyes = [self._end_session(node, session) for node, session in sessions.items()]
         await asyncio.gather(*goodbyes)
@@ -252,8 +257,7 @@ class Fetcher:
 
     def _ask(self, node: int, connection: Connection, readers: list[PartitionReader]) -> None:
         """Write one Fetch request to the leader `node`, with the present positions of `readers`.
-        Start the task that handles the response."""
-        self._in_flight.add(node)
+        The connection calls `_answered` when the response arrives."""
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
         }
@@ -264,56 +268,61 @@ class Fetcher:
             {key: (offset, self._leader_epoch(key)) for key, (_, _, offset) in asked.items()}
         )
         limit_s = (self._options.request_timeout_ms + self._options.fetch_max_wait_ms) / 1_000
-        sent: Awaitable[FetchResponse] | ClientError
+        began = self._cluster.clock.monotonic()
         try:
             sent = connection.send(
                 ApiKey.FETCH, self._request(question), FetchResponse, timeout_s=limit_s
             )
         except ClientError as error:
-            sent = error
-        self._tasks.start(self._fetch(node, session, question, sent, asked), f"fetch from {node}")
+            self._failed(node, session, asked, error)
+            return
+        self._in_flight[node] = sent
+        handle = partial(self._answered, node, session, question, asked, began)
+        sent.add_done_callback(self._tasks.guarded(handle, f"fetch from {node}"))
 
-    async def _fetch(
+    def _answered(
         self,
         node: int,
         session: FetchSession[_Position],
         question: SessionRequest,
-        sent: Awaitable[FetchResponse] | ClientError,
         asked: _Asked,
+        began: float,
+        sent: Deferred[FetchResponse],
     ) -> None:
-        """Handle the response to a Fetch request. `sent` is the awaitable of the response, or the
-        error if the request could not be written."""
-        began = self._cluster.clock.monotonic()
+        """Handle the response to a Fetch request. `began` is the time of the request, in seconds of
+        the monotonic clock."""
+        self._in_flight.pop(node, None)
+        if sent.cancelled():
+            return
         try:
-            if isinstance(sent, ClientError):
-                raise sent
-            response = await sent
-            if not session.handle(response):
-                if question.session_epoch and response.error_code in SESSION_LOST:
-                    return  # the next request begins a new session
-                if response.error_code:
-                    raise ResponseError(error_code(response.error_code))
-                raise ConnectionLost(
-                    f"broker {node} returned partitions in its Fetch response that are not in the"
-                    " fetch session"
-                )
+            response = sent.result()
+            is_usable = session.handle(response)
+            if not is_usable and not (
+                question.session_epoch and response.error_code in SESSION_LOST
+            ):
+                raise _unusable(node, response)
         except ClientError as error:
-            self._metrics.failed_fetches += 1
-            log.debug("fetch failed node=%d reason=%s", node, error)
-            session.failed()
-            self._cluster.request_refresh()
-            for reader, _, _ in asked.values():
-                if error.retriable:
-                    self._pause(reader)
-                else:
-                    reader.problem = error
-                    self.news.set()
-        else:
+            self._failed(node, session, asked, error)
+            return
+        if is_usable:
             self._metrics.fetch_latency.add(self._cluster.clock.monotonic() - began)
             self._accept_all(response, asked)
-        finally:
-            self._in_flight.discard(node)
-            self.wake()  # after `news`, so that the consumer's call runs before the fetcher
+        self.wake()  # after `news`, so that the consumer's call runs before the fetcher
+
+    def _failed(
+        self, node: int, session: FetchSession[_Position], asked: _Asked, error: ClientError
+    ) -> None:
+        self._metrics.failed_fetches += 1
+        log.debug("fetch failed node=%d reason=%s", node, error)
+        session.failed()
+        self._cluster.request_refresh()
+        for reader, _, _ in asked.values():
+            if error.retriable:
+                self._pause(reader)
+            else:
+                reader.problem = error
+                self.news.set()
+        self.wake()
 
     def _accept_all(self, response: FetchResponse, asked: _Asked) -> None:
         self._metrics.throttle_ms += response.throttle_time_ms
@@ -395,6 +404,14 @@ class Fetcher:
     def _pause(self, reader: PartitionReader) -> None:
         reader.failures += 1
         reader.next_try = self._cluster.clock.monotonic() + self._cluster.pause_s(reader.failures)
+
+
+def _unusable(node: int, response: FetchResponse) -> ClientError:
+    if response.error_code:
+        return ResponseError(error_code(response.error_code))
+    return ConnectionLost(
+        f"broker {node} returned partitions in its Fetch response that are not in the fetch session"
+    )
 
 
 def _place(reader: PartitionReader, offset: int) -> str:

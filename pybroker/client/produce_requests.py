@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from functools import partial
-from typing import NoReturn
+from collections.abc import Generator, Iterable
+from typing import Final
 
 from pybroker.client.accumulator import ProducerBatch
-from pybroker.client.connection import Connection
-from pybroker.client.errors import ClientError
 from pybroker.client.options import ProducerOptions
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
 from pybroker.records.batch import TRANSACTIONAL_FLAG
 from pybroker.records.builder import pack_batch
 from pybroker.records.compression import Codec, compress_steps
 from pybroker.records.record import Record, decode_records
-from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.produce import (
     PartitionProduceData,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
 
-Sent = Callable[[], Awaitable[ProduceResponse | None]]
-"""Gives the response to a request, None with acks=0, or raises the ClientError of the request."""
+NO_RESULT: Final = PartitionProduceResponse(
+    error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+    error_message="the broker's response has no result for the partition",
+)
+"""The result of a partition that is missing in a response."""
+NO_POSITION: Final = PartitionProduceResponse(base_offset=-1, log_append_time_ms=-1)
+"""The result of a batch whose offset is unknown, as with acks=0."""
 
 
 def compress_batch(batch: ProducerBatch, codec: Codec) -> Generator[int, None, None]:
@@ -72,21 +76,10 @@ def produce_request(batches: Iterable[ProducerBatch], options: ProducerOptions) 
     )
 
 
-def write_request(
-    connection: Connection, request: ProduceRequest, options: ProducerOptions
-) -> Sent:
-    """Write the request, and return a function that gives the awaitable of the response. With
-    acks=0 the request is not written at once, but when the returned function is called and its
-    result awaited."""
-    limit_s = options.request_timeout_ms / 1_000
-    if options.acks == 0:
-        return partial(connection.tell, ApiKey.PRODUCE, request, timeout_s=limit_s)
-    try:
-        sent = connection.send(ApiKey.PRODUCE, request, ProduceResponse, timeout_s=limit_s)
-    except ClientError as error:
-        return partial(_fail, error)
-    return lambda: sent
-
-
-def _fail(error: ClientError) -> NoReturn:
-    raise error
+def results_of(response: ProduceResponse) -> dict[TopicPartition, PartitionProduceResponse]:
+    """Return the result of each partition in the response."""
+    return {
+        TopicPartition(topic.name, result.index): result
+        for topic in response.responses
+        for result in topic.partition_responses
+    }

@@ -1,24 +1,21 @@
 """The sender of the producer. It sends the batches of the accumulator, and handles the broker's
 response for each batch.
 
-One loop selects batches and writes requests. A task awaits each response, so the loop never waits
-for one broker while it could send to another. `_settle` and the functions below it handle the
-responses, with the rules of the Java client.
+One loop selects batches and writes requests. It does not wait for the responses: the connection
+calls `_answered` when a response arrives. `_settle` and the functions below it handle the response
+for each batch, with the rules of the Java client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Final
 
 from pybroker.background import TaskOwner
-from pybroker.client.accumulator import (
-    Accumulator,
-    PartitionQueue,
-    ProducerBatch,
-)
+from pybroker.client.accumulator import Accumulator, PartitionQueue, ProducerBatch
 from pybroker.client.backoff import wait_for_event
 from pybroker.client.batch_outcomes import BatchOutcomes
 from pybroker.client.cluster import Cluster
@@ -36,22 +33,21 @@ from pybroker.client.metadata import error_code
 from pybroker.client.metrics import ProducerMetrics
 from pybroker.client.options import ProducerOptions
 from pybroker.client.produce_requests import (
-    Sent,
+    NO_POSITION,
+    NO_RESULT,
     compress_batch,
     decode,
     encode,
     produce_request,
-    write_request,
+    results_of,
 )
 from pybroker.client.sequences import SequenceState
 from pybroker.client.transactions.manager import TransactionManager
+from pybroker.deferred import Deferred
 from pybroker.errors import ErrorCode
-from pybroker.model import TopicPartition
 from pybroker.records.compression import Codec
-from pybroker.wire.messages.produce import (
-    PartitionProduceResponse,
-    ProduceResponse,
-)
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +55,8 @@ LOOK_AGAIN_S = 0.1
 COMPRESSED_AT_ONCE: Final = 128 * 1024
 """The maximum number of bytes that are compressed in one turn of the event loop. The slowest codec
 takes some 5 ms for them."""
-NOT_ANSWERED = PartitionProduceResponse(
-    error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
-    error_message="the broker's response has no result for the partition",
-)
-NEVER_ACKNOWLEDGED = PartitionProduceResponse(base_offset=-1, log_append_time_ms=-1)
+_Chosen = list[tuple[PartitionQueue, ProducerBatch]]
+"""The batches of a request, each with its queue."""
 
 
 class Sender:
@@ -129,9 +122,11 @@ class Sender:
     async def close(self) -> int:
         """Stop the tasks, and fail all undelivered records with Closed. Return the number of these
         records. Idempotent."""
+        self._closed = True
         try:
             await self._tasks.close()
         finally:
+            self._in_flight.clear()
             failed = self._outcomes.fail_all(
                 Closed("the producer was closed before the record was delivered")
             )
@@ -270,7 +265,7 @@ class Sender:
     def _send(self, node: int, connection: Connection, queues: list[PartitionQueue]) -> None:
         """Send one request to the leader `node`, with the oldest batch of each queue, up to
         max.request.size in total."""
-        chosen: list[tuple[PartitionQueue, ProducerBatch]] = []
+        chosen: _Chosen = []
         room = self._options.max_request_size
         for queue in queues:
             size = queue.waiting[0].size
@@ -288,11 +283,19 @@ class Sender:
                 self._metrics.queue_time.add(now - batch.created)
             batch.attempts += 1
         request = produce_request([batch for _, batch in chosen], self._options)
+        limit_s = self._options.request_timeout_ms / 1_000
         self._in_flight[node] = self._in_flight.get(node, 0) + 1
-        exchange = self._exchange(
-            node, write_request(connection, request, self._options), chosen, now
-        )
-        self._tasks.start(exchange, f"produce to {node}")
+        if self._options.acks == 0:
+            tell = partial(connection.tell, ApiKey.PRODUCE, request, timeout_s=limit_s)
+            self._tasks.start(self._tell(node, tell, chosen), f"produce to {node}")
+            return
+        try:
+            sent = connection.send(ApiKey.PRODUCE, request, ProduceResponse, timeout_s=limit_s)
+        except ClientError as error:
+            self._request_failed(node, chosen, error)
+        else:
+            handle = partial(self._answered, node, chosen, now)
+            sent.add_done_callback(self._tasks.guarded(handle, f"produce to {node}"))
 
     def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Encode the batch, to the same bytes at every attempt. The first attempt assigns the
@@ -310,52 +313,51 @@ class Sender:
         if batch.encoded is None:
             batch.encoded = encode(batch, self._codec, self._transactions is not None)
 
-    async def _exchange(
-        self,
-        node: int,
-        sent: Sent,
-        chosen: list[tuple[PartitionQueue, ProducerBatch]],
-        began: float,
-    ) -> None:
-        """Wait for the response to one Produce request, and handle it for each batch. `began` is
-        the time of the request, in seconds of the monotonic clock."""
+    async def _tell(self, node: int, tell: Callable[[], Awaitable[None]], chosen: _Chosen) -> None:
+        """Write a request that has no response (acks=0)."""
         try:
-            response = await sent()
+            await tell()
         except ClientError as error:
-            self._metrics.failed_requests += 1
-            self._cluster.request_refresh()
-            for queue, batch in chosen:
-                self._retry_or_fail(queue, batch, error, in_doubt=not error.definite)
-        else:
-            self._answered(chosen, response, began)
-        finally:
-            self._in_flight[node] -= 1
-            if self._accumulator.waiting:
-                self.wake()
+            self._request_failed(node, chosen, error)
+            return
+        # As in Apache's client: with acks=0 a record counts as delivered once the system has
+        # accepted it.
+        for queue, batch in chosen:
+            self._settle(queue, batch, NO_POSITION)
+        self._request_ended(node)
+
+    def _request_failed(self, node: int, chosen: _Chosen, error: ClientError) -> None:
+        self._metrics.failed_requests += 1
+        self._cluster.request_refresh()
+        for queue, batch in chosen:
+            self._retry_or_fail(queue, batch, error, in_doubt=not error.definite)
+        self._request_ended(node)
+
+    def _request_ended(self, node: int) -> None:
+        self._in_flight[node] -= 1
+        if self._accumulator.waiting:
+            self.wake()
 
     # Settling
 
     def _answered(
-        self,
-        chosen: list[tuple[PartitionQueue, ProducerBatch]],
-        response: ProduceResponse | None,
-        began: float,
+        self, node: int, chosen: _Chosen, began: float, sent: Deferred[ProduceResponse]
     ) -> None:
-        if response is None:
-            # As in Apache's client: with acks=0 a record counts as delivered once the system has
-            # accepted it.
-            for queue, batch in chosen:
-                self._settle(queue, batch, NEVER_ACKNOWLEDGED)
+        """Handle the response to a Produce request for each batch. `began` is the time of the
+        request, in seconds of the monotonic clock."""
+        if self._closed:
+            return
+        try:
+            response = sent.result()
+        except ClientError as error:
+            self._request_failed(node, chosen, error)
             return
         self._metrics.request_latency.add(self._cluster.clock.monotonic() - began)
         self._metrics.throttle_ms += response.throttle_time_ms
-        answers = {
-            TopicPartition(topic.name, row.index): row
-            for topic in response.responses
-            for row in topic.partition_responses
-        }
+        results = results_of(response)
         for queue, batch in chosen:
-            self._settle(queue, batch, answers.get(queue.topic_partition, NOT_ANSWERED))
+            self._settle(queue, batch, results.get(queue.topic_partition, NO_RESULT))
+        self._request_ended(node)
 
     def _settle(
         self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse
@@ -368,7 +370,7 @@ class Sender:
             if batch.has_sequence and batch.producer_epoch == queue.sequences.producer_epoch:
                 queue.sequences.acknowledge(batch.base_sequence, batch.count)
             known = code == ErrorCode.NONE
-            self._outcomes.deliver(batch, answer if known else NEVER_ACKNOWLEDGED)
+            self._outcomes.deliver(batch, answer if known else NO_POSITION)
             self._resolve(queue)
             return
         error = ResponseError(code, broker_sentence=answer.error_message or "")

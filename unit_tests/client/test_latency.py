@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from pybroker.client import fetcher, sender
+from pybroker.client import Delivery, fetcher, sender
 from pybroker.client.backoff import wait_for_event
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
@@ -83,6 +83,47 @@ async def test_acknowledgement_wakes_the_sender_only_if_a_batch_waits(
             await in_time(second)
             await loop_turns(3)
             assert len(runs) == 3  # for the first acknowledgement
+
+
+async def test_acknowledgement_is_known_in_the_turn_in_which_it_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        target = producer(broker, linger_ms=0)
+        deliveries: list[Delivery] = []
+        known = noted(monkeypatch, ApiKey.PRODUCE, lambda: all(each.done() for each in deliveries))
+        async with target:
+            deliveries.append(await target.send("t", b"0"))
+            await in_time(deliveries[0])
+    assert known == [True]
+
+
+async def test_fetched_records_are_there_in_the_turn_in_which_they_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        broker.partition().append(batch(b"a"))
+        target = consumer(broker)
+        found = noted(monkeypatch, ApiKey.FETCH, lambda: target._fetcher.reader(T0).has_data())
+        async with target:
+            target.assign([T0])
+            assert await target.getmany(timeout_ms=PATIENCE_MS)
+    assert found[0]
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, key: ApiKey, question: Callable[[], bool]) -> list[bool]:
+    """Return the answers to `question` when a connection has taken a response of this API."""
+    answers: list[bool] = []
+    deliver = Connection._deliver
+
+    def noting(self: Connection, frame: memoryview) -> None:
+        api = self._pending[0].api
+        deliver(self, frame)
+        if api.key is key:
+            answers.append(question())
+
+    monkeypatch.setattr(Connection, "_deliver", noting)
+    return answers
 
 
 def held_produce(broker: FakeBroker) -> asyncio.Event:

@@ -131,6 +131,7 @@ async def test_an_exception_leaves_at_once_although_the_broker_is_silent(
         assert not definite[0], "it was sent"
         assert definite[-1], "it never was: five requests are under way at most"
         assert caplog.text.count("producer aborted undelivered=20") == 1
+        assert "producer was not closed" not in caplog.text
         with pytest.raises(Closed):
             await target.send("t", b"y")
         del deliveries, errors
