@@ -52,6 +52,9 @@ PARTITIONS: Final = 4
 SESSION_MS: Final = 18_000
 TIMES: Final = ("commit p50 ms", "commit p99 ms", "whole p50 ms", "whole p99 ms")
 AT_FULL_SPEED: Final = ("transactions/s", *TIMES[:3], "CPU ms")
+AT_LEAST_AS_MANY: Final = ("transactions/s",)
+AT_MOST_AS_LONG: Final = TIMES[:2]
+"""The figures with a goal: at full speed a ratio of at least 1, at an equal rate of at most 1."""
 _LINE: Final = re.compile(
     r"TRANSACTIONS (\d+) SECONDS ([\d.]+) COMMIT ([\d.]+) ([\d.]+) WHOLE ([\d.]+) ([\d.]+)"
 )
@@ -201,8 +204,8 @@ def tables(found: Found) -> str:
     head = "brokers, producers, records"
     return "\n\n".join(
         (
-            _table(head, labels, found.at_full_speed, AT_FULL_SPEED),
-            _table(f"{head}, rate", paced, found.paced, TIMES),
+            _table(head, labels, found.at_full_speed, AT_FULL_SPEED, at_least=AT_LEAST_AS_MANY),
+            _table(f"{head}, rate", paced, found.paced, TIMES, at_most=AT_MOST_AS_LONG),
         )
     )
 
@@ -212,14 +215,23 @@ def _table(
     labels: Mapping[Load, str],
     found: Mapping[tuple[Load, str], Sequence[Figures]],
     names: Sequence[str],
+    *,
+    at_least: Sequence[str] = (),
+    at_most: Sequence[str] = (),
 ) -> str:
-    lines = [[head, "figure", "pybroker", "Apache", "ratio"]]
+    """`at_least` and `at_most` are the figures whose median ratio should be at least 1, or at most
+    1."""
+    lines = [[head, "figure", "pybroker", "Apache", "ratio", "goal", "met"]]
     for load, name in itertools.product(labels, names):
         mine, other = ([row[name] for row in found[load, each]] for each in (OURS, APACHE))
         ratios = [a / b for a, b in zip(mine, other, strict=True)]
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        ratio = round(statistics.median(ratios), 2)
+        spread = f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        goal = "≥ 1" if name in at_least else "≤ 1" if name in at_most else ""
+        is_met = (ratio >= 1 or name not in at_least) and (ratio <= 1 or name not in at_most)
+        met = ("yes" if is_met else "NO") if goal else ""
         middles = [_rounded(statistics.median(values)) for values in (mine, other)]
-        lines.append([labels[load], name, *middles, spread])
+        lines.append([labels[load], name, *middles, spread, goal, met])
     return duties.simple_table(lines)
 
 
