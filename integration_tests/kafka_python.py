@@ -9,10 +9,10 @@ import kafka
 import kafka.errors
 
 POLL_MS: Final = 5_000
-"""A metadata age in ms that is far longer than a group's first rebalances, however busy the machine
-is. New metadata starts a rebalance, and the first metadata comes right after the join. If `poll` of
-a group leader then times out between its assignment and the answer to SyncGroup, the leader drops
-the rebalance: it gets no partitions and sends no heartbeats.
+"""A timeout of `poll` in ms that is far longer than a group's first rebalances, however busy the
+machine is. New metadata starts a rebalance, and the first metadata comes right after the join. If
+`poll` of a group leader times out between its assignment and the answer to SyncGroup, the leader
+drops the rebalance: it gets no partitions and sends no heartbeats.
 """
 
 

@@ -112,8 +112,9 @@ class Settings:
     """The faults that prevent the broker's start; each fault names a variable."""
 
     def name_source(self, fault: str) -> str:
-        """Return the error message `fault`, which begins with the name of an option. If a variable
-        set the option, the returned message begins with the variable."""
+        """Return an error message that names the origin of an option. `fault` is an error message
+        that begins with the name of the option. If an environment variable set the option, the
+        result is the name of the variable, a colon and `fault`. Otherwise the result is `fault`."""
         named = re.match(r"[\w.-]+", fault)
         source = self.sources.get(named.group()) if named else None
         return f"{source}: {fault}" if source else fault

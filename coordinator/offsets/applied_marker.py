@@ -24,8 +24,8 @@ class AppliedMarker:
         self._path = paths.applied_marker(partition)
 
     async def get(self) -> int | None:
-        """Return the marker's log offset; None if no marker has been applied yet. Raises
-        CoordError, MalformedNode."""
+        """Return the log offset in the applied marker's node. Return None if there is no node,
+        because no commit marker has been applied yet. Raises CoordError, MalformedNode."""
         await self._coord.sync(self._path)
         try:
             data, _ = await self._coord.get(self._path)
@@ -34,7 +34,8 @@ class AppliedMarker:
         return decode_number(self._path, data)
 
     async def put(self, offset: int) -> ErrorCode:
-        """Store the marker's log offset. Return NONE, or the code of `FencedWrites.write`."""
+        """Store `offset`, the log offset of a commit marker, in the applied marker's node. Return
+        NONE, or the code of `FencedWrites.write`."""
         change = Change("", self._path, ((self._path, encode_number(offset)),))
         (code,) = await self._writes.write([change])
         return code
@@ -42,12 +43,12 @@ class AppliedMarker:
     @staticmethod
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
         """Return the log offset to store in the node after a load; None if the node needs no
-        change. `stored` is the log offset in the node (None: no node). All markers up to
-        `last_marker` (-1: no marker) have been applied.
+        change. `stored` is the log offset in the node (None: no node). All commit markers up to the
+        log offset `last_marker` (-1: no commit marker) have been applied.
 
         If `stored` is at or above the log end, an unclean election has removed the records up to
         `stored`. Then the result is `last_marker`, even if it is lower than `stored`. Otherwise
-        future markers below `stored` would count as applied.
+        future commit markers below `stored` would count as applied.
         """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker

@@ -102,8 +102,8 @@ def _end_ms(committed: CommittedOffset, since_ms: int | None, retention_ms: int)
 
 
 class OffsetRemoval:
-    """Removes the offsets of one shard that have expired or whose topic is deleted, between `begin`
-    and `end`. Owns its tasks."""
+    """Removes committed offsets of one shard: offsets that have expired, and offsets of deleted
+    topics. Works from `begin` to `end`. Owns its tasks."""
 
     def __init__(
         self, shard: ShardContext, coord: Coord, store: Removable, config: BrokerConfig

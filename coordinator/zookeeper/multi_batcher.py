@@ -58,8 +58,9 @@ def _always() -> bool:
 
 
 class MultiBatcher:
-    """Sends writes in joint multis, at most `at_once` at a time, in the order of the requests. Owns
-    its tasks, which end when no write is pending."""
+    """Sends the writes of its callers in joint multis, in the order of the requests. At most
+    `at_once` joint multis are under way at one time. Owns its tasks, which end when no write is
+    pending."""
 
     def __init__(
         self,
@@ -68,9 +69,9 @@ class MultiBatcher:
         at_once: int = 2,
         operations_max: int = OPERATIONS_PER_MULTI_MAX,
     ) -> None:
-        """`at_once`: the maximum number of multis under way; use 1 if later writes depend on
-        earlier writes. `operations_max`: the maximum number of operations of one multi; use a lower
-        number if refusals are common."""
+        """`at_once`: the maximum number of joint multis under way at one time; use 1 if later
+        writes depend on earlier writes. `operations_max`: the maximum number of operations of one
+        multi; use a lower number if refusals are common."""
         self._multis = multis
         self._operations_max = operations_max
         self._queue: deque[_Write] = deque()

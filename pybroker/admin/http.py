@@ -197,7 +197,8 @@ class _Busy(asyncio.Protocol):
 
 
 def _request_log() -> logging.Logger:
-    """Return the logger for requests that fail. It drops malformed requests."""
+    """Return the logger for the errors of requests. The logger drops errors that a client causes:
+    malformed requests and broken connections."""
     requests = logging.getLogger(f"{__name__}.requests")
     if not requests.filters:
         requests.addFilter(_is_our_fault)

@@ -10,9 +10,9 @@ from pybroker.model import TopicPartition
 
 
 class RebalanceFailed(ClientError):
-    """The member could not get its partitions within rebalance.max.retries times
-    rebalance.backoff.ms. The message and `__cause__` have the reason. The member tries again when a
-    node of the group changes."""
+    """The member could not get its partitions within the time limit of a rebalance:
+    rebalance.max.retries multiplied by rebalance.backoff.ms. The message and `__cause__` have the
+    reason. The member tries again when a node of the group changes."""
 
     retriable = True
 

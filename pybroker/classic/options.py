@@ -63,7 +63,8 @@ class ClassicOptions:
         "is used", minimum=1)
     rebalance_max_retries: int = integer(
         "rebalance.max.retries", 4,
-        "a rebalance fails after this number times rebalance.backoff.ms", minimum=1)
+        "the time limit of a rebalance is this number multiplied by rebalance.backoff.ms",
+        minimum=1)
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
         "the longest pause before a failed rebalance is tried again. A change of a node of the"

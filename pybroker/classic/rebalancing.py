@@ -161,8 +161,8 @@ class Rebalancer:
 
     async def rebalance(self) -> None:
         """Compute the assignment from the present nodes, and own exactly the partitions that it
-        gives to this member. Raises GroupIsCoordinated; RebalanceFailed after rebalance.max.retries
-        times rebalance.backoff.ms."""
+        gives to this member. Raises GroupIsCoordinated. Raises RebalanceFailed if this takes
+        longer than rebalance.max.retries multiplied by rebalance.backoff.ms."""
         limit_ms = self._options.rebalance_max_retries * self._options.rebalance_backoff_ms
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None

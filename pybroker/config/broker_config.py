@@ -170,7 +170,7 @@ class BrokerConfig(BrokerOptionTable):
         text = self.pybroker_http_listener.strip()
         found = _HTTP_ADDRESS.fullmatch(text)
         if text and (found is None or int(found["port"]) > 65_535):
-            raise ValueError(text)
+            raise ValueError("expected HOST:PORT, or no value to disable HTTP")
         return None if found is None else (found["host"].strip("[]"), int(found["port"]))
 
     @property
@@ -260,9 +260,9 @@ def _log_levels(text: str) -> dict[str, str]:
     item that is not LOGGER=LEVEL."""
     levels = {}
     for item in filter(None, map(str.strip, text.split(","))):
-        logger, _, level = map(str.strip, item.partition("="))
-        if not _LOGGER_NAME.fullmatch(logger):
-            raise ValueError(f"found {item}")
+        logger, sign, level = map(str.strip, item.partition("="))
+        if not sign or not _LOGGER_NAME.fullmatch(logger):
+            raise ValueError(f"{item}: expected LOGGER=LEVEL")
         parse_level(level)
         levels[logger] = level
     return levels
@@ -340,19 +340,15 @@ def _check_connections(config: BrokerConfig) -> Iterator[str]:
 def _check_http(config: BrokerConfig) -> Iterator[str]:
     try:
         _ = config.http_address
-    except ValueError:
-        text = config.pybroker_http_listener
-        yield f"pybroker.http.listener={text}: expected HOST:PORT, or no value to disable HTTP"
+    except ValueError as error:
+        yield f"pybroker.http.listener={config.pybroker_http_listener}: {error}"
 
 
 def _check_log_levels(config: BrokerConfig) -> Iterator[str]:
     try:
         _ = config.log_levels
     except ValueError as error:
-        yield (
-            f"pybroker.log.levels={config.pybroker_log_levels}: expected "
-            f"LOGGER=LEVEL,LOGGER=LEVEL ({error})"
-        )
+        yield f"pybroker.log.levels={config.pybroker_log_levels}: {error}"
 
 
 _CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[BrokerConfig], Iterator[str]]], ...]] = (

@@ -38,9 +38,9 @@ class Health(enum.Enum):
     """As COPYING. Besides, the replica was the last in-sync or eligible one of the partition, and
     it has stepped aside: the partition now has no leader."""
     ELECTABLE = "Electable"
-    """As RESIGNED. Besides, the controller has elected the replica again, which shows that no live
-    replica has more records. The replica has stepped aside a second time. If it is elected once
-    more, it leads."""
+    """As RESIGNED. Besides, the controller has elected the replica, and the replica has stepped
+    aside a second time: the partition is orphaned again. If the controller elects the replica once
+    more, the replica leads, so that incomplete replicas do not step aside in turn without end."""
     DAMAGED_COPY = "DamagedCopy"
     """Both COPYING and DAMAGED."""
     GONE = "Gone"
@@ -52,7 +52,7 @@ class Event(enum.Enum):
     CORRUPT = "corrupt range found"
     LOST = "log or log directory lost"
     COPY_BEGUN = "copying begins"
-    COMPLETE = "has every record, or no replica has more"
+    COMPLETE = "copying ends"
     FOLLOWS = "another broker leads"
     ORPHANED = "steps aside, partition orphaned"
     STEPPED_ASIDE = "steps aside"
@@ -207,8 +207,9 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Record that an incomplete replica is complete and may lead. The caller must know that no
-        live replica has more records. Without effect if the replica is not incomplete."""
+        """Record that an incomplete replica may lead, and remove the mark of incompleteness from
+        the disk. The caller must know that the copy is complete, or that the partition was
+        orphaned. Without effect if the replica is not incomplete."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):

@@ -132,6 +132,10 @@ def test_options_of_one_meaning_have_kafkas_precedence(
         ({"max.connections.per.ip": "0"}, "max.connections.per.ip=0"),
         ({"max.connections.per.ip.overrides": "10.0.0.7"}, "ADDRESS:COUNT"),
         ({"max.connections.per.ip.overrides": "name:5"}, "not an IP address"),
+        ({"pybroker.log.levels": "kazoo"}, "kazoo: expected LOGGER=LEVEL"),
+        ({"pybroker.log.levels": "7=INFO"}, "7=INFO: expected LOGGER=LEVEL"),
+        ({"pybroker.log.levels": "kazoo=LOUD"}, "kazoo=LOUD: 'LOUD' is not a log level"),
+        ({"pybroker.http.listener": "h"}, "pybroker.http.listener=h: expected HOST:PORT"),
         (
             {
                 "inter.broker.listener.name": "PLAINTEXT",

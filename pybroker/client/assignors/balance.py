@@ -119,8 +119,9 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """Let each member of one chain pass a partition on. Return False if there is no chain: the
-        assignment is then balanced."""
+        """Look for a chain of members whose last member has at least two partitions fewer than the
+        first. If there is one, let each member of the chain pass one partition to the next member,
+        and return True. If there is none, the assignment is balanced: return False."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:

@@ -372,10 +372,13 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until it succeeds, and return the response's error code. Raises
-        DeadlinePassed after the deadline; without a deadline, the last error once the transaction
-        is `doomed`; TransactionError for an error that is not retried, which has then changed the
-        state."""
+        """Send a request until it succeeds, and return the response's error code. `table` says
+        which codes count as success, and which are retried.
+
+        - If an error is not retried, `_refuse` changes the state and raises a TransactionError.
+        - If the next attempt would be after the deadline, raises DeadlinePassed.
+        - If there is no deadline and the transaction is `doomed`, raises the last error.
+        """
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000

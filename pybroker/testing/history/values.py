@@ -43,15 +43,15 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether `eras.split` made this partition name for operations that belong to no era.
-    They happened near a recreation of the topic or near a data loss, and it is not known whether
-    they happened before or after it."""
+    """Return whether the operations under this partition name belong to no era. `eras.split` gives
+    such a name to operations near a recreation of the topic or near a data loss, if it is not known
+    whether they happened before or after it."""
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether `eras.split` made this partition name. Then its operations belong to an
-    earlier era, before the last recreation of the topic or the last data loss, or to no era."""
+    """Return whether `eras.split` made this partition name. The operations under such a name belong
+    to no era, or to an era that ended with a deletion of the topic or with a data loss."""
     return PAST in partition[0]
 
 

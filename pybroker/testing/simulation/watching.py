@@ -63,9 +63,10 @@ class LiveWatch:
         self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """Remove from the reads at the end of the run the records that retention deleted during the
-        run. After a power loss or a change of leader such records may exist again, but a client
-        need not find them."""
+        """In a run with retention, remove deleted records from the reads at the end of the run. A
+        record counts as deleted if it is below the highest log start offset that a leader had
+        during the run. After a power loss or a change of leader such a record may exist again, but
+        a client need not find it."""
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
             topic, number = read.partition
