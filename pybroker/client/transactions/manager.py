@@ -67,9 +67,7 @@ REQUEST_S_MIN: Final = 0.001
 
 
 class TransactionManager:
-    """The transactions of a producer with `transactional_id`. `pending` has the partitions to add
-    to the transaction before the sender may write to them. `_begun`: a request was sent that may
-    have begun the transaction on the coordinator."""
+    """The transactions of a producer with `transactional_id`."""
 
     def __init__(
         self,
@@ -90,12 +88,13 @@ class TransactionManager:
         self.number = 0
         """The number of transactions that were begun."""
         self.pending: set[TopicPartition] = set()
+        """The partitions to add to the transaction before the sender may write to them."""
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._begun = False
-        """Whether a request that begins the transaction was sent."""
+        """Whether a request was sent that may have begun the transaction on the coordinator."""
         self._confirmed = False
-        """Whether such a request succeeded."""
+        """Whether a request that begins the transaction on the coordinator has succeeded."""
         self._needs_epoch = False
         self._id_lost = False
         """Whether the coordinator does not know the producer id, so that EndTxn is refused."""

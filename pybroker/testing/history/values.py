@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 TopicPartition = tuple[str, int]
 PAST: Final = "@"
-"""The separator between a topic's name and an earlier era (see `eras`). No topic's name contains
-it.
-"""
+"""The separator between a topic's name and the name of an earlier era (see `eras`). No topic's name
+contains it."""
 NO_ERA: Final = f"{PAST}?"
+"""What follows the topic's name in a partition name for operations that belong to no era."""
 
 
 class Identity(NamedTuple):
