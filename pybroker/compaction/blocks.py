@@ -1,12 +1,20 @@
-"""Reads a closed segment for the log cleaner, about a megabyte at a time."""
+"""Reads a closed segment for the log cleaner, in small blocks."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from pybroker.compaction.rewriting import Batch
 from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Buffer
 from pybroker.records.batch import HEADER_SIZE, crc_matches, read_header
-from pybroker.storage.segment import SCRUB_BYTES, Segment
+from pybroker.storage.segment import Segment
+
+BLOCK_BYTES: Final = 100 * 1024
+"""The number of bytes that the cleaner reads at a time, except for larger batches. While the
+cleaner reads or writes, Linux may let the event loop wait for the same processor. So each read or
+write is short. This size has room for six batches of 16 KiB, the default batch.size of
+producers."""
 
 
 class Blocks:
@@ -33,7 +41,7 @@ class Blocks:
         rest = self._segment.size - at
         if not rest:
             return False
-        self._read(at, min(SCRUB_BYTES, rest))
+        self._read(at, min(BLOCK_BYTES, rest))
         size = read_header(self.data).size if rest >= HEADER_SIZE else HEADER_SIZE
         if size > rest:
             raise StorageError(

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pybroker.compaction.blocks import Blocks
+from pybroker.compaction.blocks import BLOCK_BYTES, Blocks
 from pybroker.compaction.choice import Plan
 from pybroker.compaction.offset_map import OffsetMap
 from pybroker.compaction.rewriting import Batch, Fate, remains
@@ -22,9 +22,11 @@ from pybroker.records.batch import BatchHeader
 from pybroker.records.record import encoded_records
 from pybroker.storage import lookup
 from pybroker.storage.filename import CLEANED_SUFFIX
-from pybroker.storage.segment import SCRUB_BYTES, Appended, Segment
+from pybroker.storage.segment import Appended, Segment
 
-_WRITE_BYTES: Final = 1024**2
+_BUFFER_BYTES: Final = 2 * 1024**2
+"""The size of the memory in which a `_Writer` collects batches. The compiled loops copy only
+batches that fit into this memory."""
 LOAD_FACTOR: Final = 0.9
 """The default of log.cleaner.io.buffer.load.factor."""
 _OFFSETS_MAX: Final = 2**31 - 1
@@ -218,12 +220,12 @@ def _new_buffer() -> memoryview:
     """Return the memory for the data of a `_Writer`. The operating system provides each page of the
     memory at its first use, in code that does not hold the GIL. A bytearray would fill all its
     memory with zeros while it holds the GIL, which takes some milliseconds."""
-    return memoryview(mmap.mmap(-1, _WRITE_BYTES + SCRUB_BYTES))
+    return memoryview(mmap.mmap(-1, _BUFFER_BYTES))
 
 
 class _Writer:
-    """Writes the batches of a new segment, about a megabyte at a time. The first `length` bytes of
-    `data` are the batches that are not written yet."""
+    """Writes the batches of a new segment, about `BLOCK_BYTES` at a time. The first `length` bytes
+    of `data` are the batches that are not written yet."""
 
     def __init__(self, segment: Segment, data: memoryview) -> None:
         self.segment = segment
@@ -248,7 +250,7 @@ class _Writer:
         item has the fields of `Appended`."""
         self.length = length
         self._batches += map(Appended._make, batches)
-        if length >= _WRITE_BYTES:
+        if length >= BLOCK_BYTES:
             self._flush(index_interval_bytes)
 
     def add(self, batch: Batch, index_interval_bytes: int) -> None:

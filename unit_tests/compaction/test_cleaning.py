@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from pybroker.compaction.blocks import BLOCK_BYTES
 from pybroker.compaction.choice import plan
 from pybroker.compaction.cleaning import CannotClean, clean
 from pybroker.compaction.offset_map import ENTRY_BYTES
 from pybroker.errors import CorruptionError, StorageError
+from pybroker.ports import Buffer
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
 from pybroker.storage import lookup
+from pybroker.storage.files import SystemFile
 from pybroker.storage.segment import Segment
 from pybroker.storage.segments import Segments
 from unit_tests.compaction.keyed import COMPACTED, HOUR_MS, MEMORY_BYTES, Keyed, fill
@@ -337,6 +340,32 @@ def test_search_by_time_continues_in_the_new_segment(
         assert found == expected
     else:
         assert found[0] == keyed.committed()[0].offset > expected[0]
+
+
+def test_each_read_and_each_write_of_a_pass_is_short(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long read or write of the cleaner may delay the event loop."""
+    keyed.bench.log.set_config(replace(COMPACTED, segment_bytes=4 * BLOCK_BYTES))
+    while keyed.bench.log.segment_count < 2:
+        end = keyed.bench.log.log_end_offset
+        keyed.put(*((b"%d" % offset, b"v" * 1000) for offset in range(end, end + 10)))
+    pread, append = SystemFile.pread, SystemFile.append
+    sizes: list[int] = []
+
+    def noted_pread(self: SystemFile, position: int, length: int) -> bytes:
+        sizes.append(length)
+        return pread(self, position, length)
+
+    def noted_append(self: SystemFile, data: Buffer) -> None:
+        sizes.append(len(data))
+        append(self, data)
+
+    monkeypatch.setattr(SystemFile, "pread", noted_pread)
+    monkeypatch.setattr(SystemFile, "append", noted_append)
+    assert keyed.clean()
+    assert sum(sizes) > 3 * 3 * BLOCK_BYTES
+    assert max(sizes) <= 2 * BLOCK_BYTES
 
 
 def batch_without_keys() -> bytearray:

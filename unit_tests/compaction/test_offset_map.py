@@ -108,9 +108,9 @@ def test_pass_with_small_blocks_leaves_the_same_bytes(
     """Batches lie across the ends of blocks, and some are longer than a block."""
     logs: list[list[tuple[BatchHeader, list[Record]]]] = []
     for block_bytes in (1024**2, 150):
-        monkeypatch.setattr(blocks, "SCRUB_BYTES", block_bytes)
-        monkeypatch.setattr(cleaning, "SCRUB_BYTES", block_bytes)
-        monkeypatch.setattr(cleaning, "_WRITE_BYTES", block_bytes)
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(cleaning, "BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(cleaning, "_BUFFER_BYTES", 2 * block_bytes)
         rng = random.Random(seed)
         keyed = Keyed(tmp_path / str(block_bytes))
         for _ in range(4):
