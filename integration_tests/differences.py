@@ -160,8 +160,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "names of deleted groups": Difference(
         "consumer-groups",
-        "If some groups could not be deleted, the message lists the deleted groups as 'a', 'b'."
-        " Apache's tool prints 'a'b', '.",
+        "If some groups could not be deleted, the message lists the deleted groups as"
+        " ``'a', 'b'``. Apache's tool prints ``'a'b', '``.",
         "Apache's output is a defect of release 3.",
         replaced(r"(deleted successfully: ).*", r"\1"),
         replaced(r"(deleted successfully: ).*", r"\1"),
