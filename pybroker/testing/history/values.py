@@ -11,7 +11,8 @@ PAST: Final = "@"
 """The separator between a topic's name and the name of an earlier era (see `eras`). No topic's name
 contains it."""
 NO_ERA: Final = f"{PAST}?"
-"""What follows the topic's name in a partition name for operations that belong to no era."""
+"""The end of the partition name that `eras.split` gives to operations that belong to no era. The
+topic's name precedes it."""
 
 
 class Identity(NamedTuple):
