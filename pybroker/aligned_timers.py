@@ -13,8 +13,9 @@ EARLY_S: Final = 0.002
 
 
 def aligned_due(now_s: float, wait_s: float) -> float:
-    """Return the time (s of the event loop) at which a timer is due that starts at `now_s` and
-    waits `wait_s`. A wait of at least TICK_S ends at a multiple of TICK_S: the last one that is at
-    most EARLY_S after the exact time."""
+    """Return the time at which a timer is due, in seconds of the event loop's clock. The timer
+    starts at `now_s` and waits for `wait_s`. If `wait_s` is at least TICK_S, the time is rounded
+    down to a multiple of TICK_S. EARLY_S is added before the rounding, because the event loop may
+    call a timer that much too early."""
     due_s = now_s + wait_s
     return due_s if wait_s < TICK_S else math.floor((due_s + EARLY_S) / TICK_S) * TICK_S

@@ -137,7 +137,8 @@ class TaskOwner:
         self, work: Callable[[Unpack[Ts]], object], name: str
     ) -> Callable[[Unpack[Ts]], None]:
         """Return a function that calls `work` with the same arguments. If `work` raises an
-        exception, the function handles it as that of a task with this name."""
+        exception, the function logs the exception with `name` and passes it to `on_failure`, as if
+        a task had failed."""
 
         def call(*arguments: *Ts) -> None:
             try:

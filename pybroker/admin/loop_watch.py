@@ -31,8 +31,7 @@ class LoopWatch:
     durations that the meter has counted in the last minute."""
 
     def __init__(self, meters: Meters) -> None:
-        """`meters` returns the (unique name, meter) pairs whose durations of the last minute are
-        kept."""
+        """`meters` returns the meters to watch, as (unique name, meter) pairs."""
         self.lag = TimeMeter()
         self._meters = meters
         self._timer: asyncio.TimerHandle | None = None

@@ -44,8 +44,7 @@ class Condition:
 
 async def conditions(view: BrokerView) -> list[Condition]:
     """Return all conditions of readiness, in the order in which a starting broker fulfils them.
-    Before the broker's components exist, return only the condition `started`, which does not
-    hold."""
+    Before the broker's components exist, return only the condition `started`, which fails."""
     rooms = view.rooms
     if rooms is None:
         return [Condition("started", f"the broker is {view.phase.name.lower()}")]

@@ -337,10 +337,10 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Return the incarnation that this broker states in its fetches as a follower. Until the
-        first LeaderAndIsr request of the current registration arrives, the incarnation is -1, and
-        the broker sends no fetch. If it fetched earlier, the log of a deleted topic could count as
-        in sync after a topic of the same name was created."""
+        """Return this broker's incarnation, a number that grows with every registration (KIP-903),
+        for its fetches as a follower. Return -1 until the first LeaderAndIsr request of the current
+        registration has arrived. Until then the broker sends no fetch, because its log may be from
+        a deleted topic, and must not count as a replica of a new topic of the same name."""
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if knows_roles else -1

@@ -122,8 +122,8 @@ class LagWatch:
             log.exception("group lag unknown, the last report stays in use")
 
     async def _progress(self) -> tuple[GroupProgress, ...]:
-        """Return the committed offsets and lags of all groups. Committed offsets are read before
-        log ends, so that no lag is negative."""
+        """Return the committed offsets and lags of all groups. The committed offsets are read
+        before the end offsets of the logs, so that no lag is negative."""
         _, overviews = await self._groups.overviews()
         found = await bounded_gather(self._committed, overviews, GROUPS_AT_ONCE)
         groups = [group for group in found if group is not None]

@@ -90,10 +90,11 @@ class LiveConfig:
         return await read_config(self._coord, entity)
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
-        """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
-        current values. Apply the new values on this broker. Return False if the topic does not
-        exist. Raise CoordError and the errors of `change`. Raise MalformedNode if the topic's node
-        is malformed and `replaces` is False."""
+        """Replace the topic's values in ZooKeeper by the result of `change`, and apply the new
+        values on this broker. `change` receives the current values. If `replaces` is True, `change`
+        receives no values, and a malformed node is overwritten. Return False if the topic does not
+        exist. Raise MalformedNode if `replaces` is False and the topic's node is malformed;
+        CoordError; the errors of `change`."""
         entity = topic_entity(name)
         written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
         if written:

@@ -34,9 +34,10 @@ async def is_in_any_isr(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker that must not be elected, because the operator has
-    accepted that they lost records. For each, return its log end offset and its checkpointed high
-    watermark. Both are 0 if the replica has no log. Raise CoordError."""
+    """Return the replicas of this broker that lack records whose loss the operator has accepted.
+    They must leave the ISR and the eligible replicas, so that none of them is elected. Each replica
+    is returned with its log end offset and its checkpointed high watermark. Both are 0 if the
+    replica has no log. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -49,9 +50,10 @@ async def read_accepted_losses(
 
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """If a power loss may have removed logs, return the partitions assigned to this broker that
-    have no log. Each has log end offset and high watermark 0. Otherwise return nothing. Also return
-    nothing while a log directory is failed or missing. Raise CoordError."""
+    """Return the partitions whose logs a power loss may have removed: they are assigned to this
+    broker and have no log here. Each has log end offset and high watermark 0. The result is empty
+    if no power loss can have removed logs. It is also empty while a log directory is failed or
+    missing, because the logs may be in that directory. Raise CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)

@@ -258,8 +258,8 @@ async def _settle(
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
     """Return the cluster id in ZooKeeper. `stored` is the id in the log directories, or None if
-    they are new. If ZooKeeper has no id and `stored` is None, create an id. Raise StartupError if
-    `stored` is not None and not the id in ZooKeeper."""
+    they are new. If neither ZooKeeper nor the log directories have an id, create one. Raise
+    StartupError if the log directories have an id, and ZooKeeper has another id or none."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])

@@ -117,8 +117,8 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
-        of the version of a fence, because a shard of this topic has no fence."""
+        """Read the partition count of `__transaction_state`, unless it is known. A shard of this
+        topic has no fence: return 0 as the version of the fence."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)
@@ -153,7 +153,7 @@ class TransactionCoordination:
         return leader if leader in self._rooms.metadata.brokers else NO_LEADER
 
     def _channel_to(self, broker_id: int) -> MarkerChannel | None:
-        """Return the channel to the broker `broker_id`, or None if this broker is not alive. A
+        """Return the channel to the broker `broker_id`, or None if that broker is not alive. A
         broker that has registered again gets a new channel."""
         rooms = self._rooms
         if broker_id == rooms.broker_id:

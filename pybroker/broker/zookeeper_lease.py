@@ -3,9 +3,10 @@ answer.
 
 A leader that is cut off from ZooKeeper may have been replaced. It still serves committed records
 and accepts records with acks=all. This is safe: it cannot commit a record that the new leader
-lacks, because a change of the ISR is a conditional write in ZooKeeper. It rejects every request
-that only the current leader or controller can answer. After a pause of the process that is longer
-than the session timeout, the broker answers nothing until ZooKeeper answers.
+lacks, because a change of the ISR is a conditional write in ZooKeeper. The broker rejects each
+request whose answer would be wrong if another broker leads now, such as Produce with acks=1 or
+OffsetCommit. It also does not act as controller. After a pause of the process that is longer than
+the session timeout, the broker answers nothing until ZooKeeper answers.
 """
 
 from __future__ import annotations

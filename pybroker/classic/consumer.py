@@ -205,7 +205,7 @@ class ClassicConsumer:
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit `offsets`: for each partition the next offset to read. Without `offsets`, commit
-        the offsets after all records that the streams have returned.
+        for each owned partition the offset that follows the last returned record.
 
         Raises NotOwned if some of the partitions are not owned by this member (the offsets of the
         others are committed); CoordError if ZooKeeper did not confirm the commit; with

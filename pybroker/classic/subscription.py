@@ -74,8 +74,8 @@ def by_pattern(kind: str, expression: str, count: int) -> Subscription:
 
 
 def as_registered(registration: ConsumerRegistration) -> Subscription:
-    """Return the subscription in a member's node. As in Kafka, an unknown `pattern` kind means
-    topic names."""
+    """Return the subscription in a member's node. As in Kafka, the subscribed texts are topic
+    names, not regular expressions, if the node's field `pattern` has an unknown value."""
     kind = registration.pattern
     if kind not in (WHITE_LIST, BLACK_LIST) or len(registration.subscription) != 1:
         kind = STATIC

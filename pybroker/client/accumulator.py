@@ -109,8 +109,8 @@ class ProducerBatch:
     @property
     def may_be_split(self) -> bool:
         """Return whether the batch may be split after the broker refuses it as too large. A batch
-        with sequence numbers that an earlier leader may have stored must stay whole, because a
-        broker would not recognize its halves as duplicates."""
+        with sequence numbers must stay whole if an earlier attempt may have written it. A broker
+        would not recognize its halves as duplicates."""
         is_known_again = self.has_sequence and self.maybe_written
         return self.count > 1 and not self.expired and not is_known_again
 

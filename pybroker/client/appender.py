@@ -48,8 +48,8 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Do nothing. A producer with serializers uses this function as `Appender.join`: it must
-    serialize a record before it can append it."""
+    """Do nothing. A producer with serializers uses this function as `Appender.join`, because a
+    record must be serialized before it can be appended."""
 
 
 class Appender:

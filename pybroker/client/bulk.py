@@ -83,7 +83,7 @@ class BulkAppend:
                 break
             full = buffers[at]
             self._end_run(at)  # the route counts the bytes of ended runs
-            if partition is None and self._is_free(self.position):
+            if partition is None and self._fits_any_partition(self.position):
                 queue = route.choose(None, self.next_size_max)
                 at = without_key = queue.topic_partition.partition
                 self._end_run(at)
@@ -102,9 +102,9 @@ class BulkAppend:
                 if chosen is not None:
                     check_partition(topic, chosen)
 
-    def _is_free(self, index: int) -> bool:
-        """Return whether neither a key nor the partitioner determines the partition of the
-        record."""
+    def _fits_any_partition(self, index: int) -> bool:
+        """Return whether the record may go to any partition: it has no key, and the application's
+        partitioner has selected no partition for it."""
         is_chosen = self.chosen is not None and self.chosen[index] is not None
         return not is_chosen and (self.keys is None or self.keys[index] is None)
 

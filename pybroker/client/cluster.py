@@ -128,8 +128,8 @@ class Cluster:
         self._tasks.start(self._maintain(), "metadata").add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Log a warning if the program ends without `close`. The event loop then cancels the
-        task."""
+        """Called when the metadata task ends. If the task was cancelled and `close` was not called,
+        the program ended without closing the client: log a warning."""
         if task.cancelled() and not self._closed:
             log.warning(
                 "client was not closed client_id=%s remedy=%s",
@@ -345,10 +345,10 @@ class Cluster:
     def _addresses(self) -> list[Address]:
         """Return the addresses of all brokers in the order in which to try them.
 
-        Addresses with an open connection come first. Of these the first is the one that least
-        recently got a metadata request, because an isolated broker may return outdated leaders. If
-        the last requested refresh did not change the metadata, addresses to which the client has
-        never tried to connect also come first.
+        Addresses with an open connection come before all others. If the last requested refresh did
+        not change the metadata, addresses to which the client has never tried to connect count as
+        if they had a connection. Within each of these two groups, the address that least recently
+        got a metadata request comes first, because an isolated broker may return outdated leaders.
         """
 
         def order(address: Address) -> tuple[bool, int]:

@@ -191,8 +191,9 @@ async def _ends(
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
     """Return the three offsets in `answers`: the log start offset, the last stable offset and the
-    high watermark. They were requested one after the other. If the leader changed in between, an
-    offset may be smaller than the one before it; it is then raised to the offset before it."""
+    high watermark. They were requested in this order. If the leader changed between two requests,
+    an offset may be smaller than the offset before it in this order. Such an offset is raised to
+    the offset before it."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

@@ -86,9 +86,9 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation in which this member got its partitions. Only a leader that knows
-        no subscription above version 1 needs it: from version 2 on the subscription itself has the
-        generation."""
+        """Return the generation in which this member got its partitions. Only a leader that reads
+        the subscription in version 0 or 1 needs it. In later versions the subscription itself has
+        the generation."""
         return _GENERATION.pack(self._generation)
 
     def assign(
