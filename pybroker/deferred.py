@@ -1,6 +1,7 @@
 """A result that is set later: the response to a request that has to wait, such as a Produce request
-with acks=all, or the response that a client waits for. Setting the result needs neither a task nor
-an iteration of the event loop, because such waits end for nearly every produced record."""
+with acks=all, or the response that a client waits for. Nearly every produced record has such a
+wait. To keep the wait cheap, setting the result needs neither a task nor an iteration of the event
+loop."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ U = TypeVar("U")
 
 
 class Deferred(Generic[T]):
-    """A result that is set later. Unlike an asyncio.Future, it calls its callbacks at once, inside
-    `set_result`. A function that returns a Deferred must return it before the result is set. So
-    only a callback of the event loop may set the result."""
+    """A result that is set later. Unlike an asyncio.Future, it calls its callbacks at once,
+    inside `set_result`. A callback that is added after `set_result` is never called. So a
+    function that returns a Deferred must not set the result itself: a later callback of the
+    event loop sets it."""
 
     __slots__ = (
         "_callbacks",

@@ -1,5 +1,5 @@
-"""A queue of keys, ordered by the time at which each key is due. Taking the due keys takes no time
-for the other keys."""
+"""A queue of keys, ordered by the time at which each key is due. Taking the due keys does not visit
+the keys that are not due."""
 
 from __future__ import annotations
 

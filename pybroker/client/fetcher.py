@@ -103,8 +103,8 @@ class Fetcher:
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
         """Ask the broker to close the fetch session. A failure is ignored, because the session
-        expires. The request does not use the connection for Fetch requests, on which an earlier
-        request may still wait for data."""
+        expires. The request does not use the connection of the other Fetch requests, because it
+        might wait there behind a request that waits for data."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:
@@ -234,9 +234,9 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """Report partitions that have had no leader for a long time. If leaderless.timeout.ms is
-        set, the next call that reads raises an error after this time. Otherwise log one warning for
-        each partition."""
+        """If a partition has had no leader for leaderless.timeout.ms, let the application's next
+        read raise an error. If this option is 0, log one warning for each partition that has had no
+        leader for REPORT_AFTER_MS."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)

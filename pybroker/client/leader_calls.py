@@ -33,8 +33,8 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """Call `ask` for each leader, and return partition -> result or error, in order. Errors are
-    retried until the deadline; with `once` never. A request that a broker may have processed is
+    """Call `ask` for each leader. Return partition -> result or error, in the given order. Errors
+    are retried until the deadline, unless `once`. A request that a broker may have processed is
     retried only if `repeatable`. A partition fails after leaderless.timeout.ms without a leader."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})

@@ -1,4 +1,4 @@
-"""The time for which partitions have had no leader, by the metadata responses. A short leader
+"""Measures how long partitions have had no leader, by the metadata responses. A short leader
 election takes one or two responses. A partition whose in-sync replicas are all down has no leader
 in many responses."""
 

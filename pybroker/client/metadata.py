@@ -78,7 +78,8 @@ class ClusterView:
         return info.leader
 
     def leader_problem(self, topic_partition: TopicPartition) -> str:
-        """Return why `leader` returns None for an existing partition, in words; otherwise empty."""
+        """Return a message that says why `leader` returns None. Return an empty text if the
+        partition has a leader or does not exist."""
         info = self.partition(topic_partition)
         if info is None or info.leader in self.nodes:
             return ""
@@ -116,9 +117,9 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return the metadata `fresh`. If the state of a partition in `known` is later than that in
-    `fresh`, the result has the state in `known`, because a client must not return to older metadata
-    (KIP-320). The states of a topic that has got another topic id are not kept."""
+    """Return the metadata `fresh`. If the state of a partition is later in `known`, the result has
+    that state, because a client must not return to older metadata (KIP-320). If a topic has another
+    topic id in `fresh`, no state of the topic is taken from `known`."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -135,10 +136,9 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Return whether the partition's state `known` is later than a metadata response. `fresh` is
-    the partition's state in the response. `known` is later if its leader epoch is larger than that
-    of `fresh`. If the response lacks the partition (`fresh` is None), `known` counts as later if
-    the response has a topic id and no error for the topic."""
+    """Return whether the state `known` of a partition is later than its state `fresh` in a new
+    response: its leader epoch is larger. If the response lacks the partition, `fresh` is None.
+    `known` then counts as later if the response has a topic id and no error for the topic."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

@@ -154,8 +154,8 @@ def prometheus_text(*metrics: ProducerMetrics | ConsumerMetrics) -> str:
 
 
 def _shown(table: Any, where: Mapping[str, str]) -> Iterator[tuple[Family, list[Line]]]:
-    """Yield for each counter of `table` (its metric, the lines of the metric in Prometheus' text
-    format)."""
+    """For each counter of `table`, yield its metric and the lines of this metric for Prometheus.
+    All lines have the labels `where`."""
     for attribute, of in families_of(type(table)).items():
         value = getattr(table, attribute)
         if isinstance(value, TimeMeter):

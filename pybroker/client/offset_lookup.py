@@ -51,8 +51,8 @@ async def list_offsets(
     once: bool = False,
 ) -> dict[TopicPartition, OffsetAnswer]:
     """Return for each partition in `moments` the offset for its timestamp (ms since 1970, or
-    LATEST, EARLIEST, MAX_TIMESTAMP), in order. Errors are retried until the deadline; with `once`
-    they are not retried."""
+    LATEST, EARLIEST, MAX_TIMESTAMP). The result has the order of `moments`. Errors are retried
+    until the deadline; with `once` they are not retried."""
     level = ISOLATION_LEVELS[isolation_level]
 
     async def ask(

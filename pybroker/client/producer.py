@@ -394,7 +394,7 @@ class Producer(Generic[Key_contra, Value_contra]):
 
     async def _abort_open(self, transactions: TransactionManager) -> None:
         """Abort the open transaction, if there is one. A failure is only logged."""
-        if not transactions.must_abort:
+        if not transactions.can_abort:
             return
         try:
             await transactions.abort(self._outcomes.emptied, self._appender.deadline())

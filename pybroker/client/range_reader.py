@@ -99,10 +99,12 @@ class RangeReader:
         """Yield the header and the bytes of each data batch of the range, in order. Transaction
         markers are omitted. With read_committed, aborted batches are omitted too.
 
-        A batch may also have records outside the range: use only those with an offset from the
-        attribute `first_offset` up to, not including, the end of the range. If `wanted.counts` is
-        not empty, the records are compared with these counts. Raises RangeFailed, NoBrokers and
-        other ClientErrors.
+        A batch may also have records outside the range. Skip the records below the reader's
+        attribute `first_offset`, which may change with each batch. Also skip the records at or
+        above the end of the range.
+
+        If `wanted.counts` is not empty, the records are compared with these counts. Raises
+        RangeFailed, NoBrokers and other ClientErrors.
         """
         loop = self._loop
         if loop is None or loop.is_closed():

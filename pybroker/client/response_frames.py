@@ -25,9 +25,9 @@ class ResponseFrames:
     """The received bytes of one connection that do not belong to a complete frame yet."""
 
     def __init__(self, check: Callable[[int], None], deliver: Callable[[memoryview], None]) -> None:
-        """`check` gets the length (bytes) of each frame as soon as it has arrived, and raises an
-        exception if the frame is not acceptable. `deliver` gets each complete frame, without its
-        length."""
+        """`check` gets the length (bytes) of each frame as soon as the length field has arrived. It
+        raises an exception if the frame is not acceptable. `deliver` gets each complete frame,
+        without its length field."""
         self._check = check
         self._deliver = deliver
         self._pieces: list[bytes] = []
@@ -85,8 +85,8 @@ class ResponseFrames:
             self._held_bytes = len(rest)
 
     def room(self) -> memoryview | None:
-        """Return the memory for the rest of a large frame, to receive into; None: pass the next
-        bytes to `feed`."""
+        """Return the memory into which the rest of a large frame must be received. Return None if
+        the connection is not in the middle of a large frame; the next bytes then go to `feed`."""
         return None if self._large is None else self._large[self._held_bytes :]
 
     def filled(self, count: int) -> None:

@@ -254,8 +254,8 @@ class PartitionReader:
         return self.ready_count > 0 or (self.columns is not None and self.columns.rows > 0)
 
     def _taken(self) -> None:
-        """If all decoded records have been taken, empty the list of decoded records, and move the
-        position past the batches behind them that have no records for the application."""
+        """If all decoded records have been taken, empty the list of decoded records. Then also move
+        the position to `end`, if `end` is set."""
         if self.is_decoded:
             return
         self.counters.records += self.ready_at

@@ -48,9 +48,10 @@ class OffsetMap:
         return self._table.size_bytes
 
     def put_batches(self, data: Buffer, position: int, first_offset: int) -> int:
-        """Store the offsets of the keys in consecutive batches, the first of which begins at
-        `position` in `data`. Return the position of the first batch that was not stored. If there
-        is such a batch, the caller passes it to `put`."""
+        """Store the offsets of the keys in consecutive batches, from `position` in `data` on. The
+        method stops at the end of `data`, or before a batch that only `put` can store, for example
+        a compressed batch (all cases: `key_table.PutBatches`). Return the position where it
+        stopped."""
         position, end = put_batches(self._table, data, position, first_offset)
         self.end = max(self.end, end)
         return position
@@ -59,9 +60,9 @@ class OffsetMap:
         self, data: Buffer, position: int, now_ms: int, output: bytearray | memoryview, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
         """Copy consecutive batches, without the removed records, from `data` to `output`.
-        Parameters and results are those of `key_table.SelectBatches`. The first result is the
-        position of the first batch that was not copied. If there is such a batch, the caller passes
-        it to `select`."""
+        Parameters and results are those of `key_table.SelectBatches`. The method stops before a
+        batch that it cannot copy, for example a compressed batch. The caller then gets the retained
+        records of that batch from `select`."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:

@@ -198,8 +198,8 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the values of a node in ZooKeeper (option -> text) that can be applied, and a sentence
-    for each fault of the others."""
+    """`values` are dynamic values from ZooKeeper (option -> text). Return the values that can be
+    applied, and for each other value a sentence that says why it cannot be applied."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():

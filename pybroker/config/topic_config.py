@@ -150,8 +150,8 @@ def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None
 def usable_overrides(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the valid options of a topic in `overrides`, and a sentence for each fault of the
-    others."""
+    """`overrides` are the values that are set for a topic (option -> text). Return the valid ones,
+    and a sentence for each fault."""
     usable = dict(overrides)
     problems: list[str] = []
     while (faults := _parse(broker, usable)[1]) and faults.keys() & usable.keys():

@@ -67,7 +67,7 @@ class ZooKeeperLease(Protocol):
         ZooKeeper session."""
 
     def check(self) -> None:
-        """Determine again which requests the broker may answer, if the lease has expired. Must be
+        """If the lease has expired, determine again which requests the broker may answer. Must be
         called for every request."""
 
 

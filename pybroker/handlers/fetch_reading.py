@@ -145,9 +145,13 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True if the partition certainly has nothing new for the client. The session then
-    begins to watch the partition, unless each fetch of this follower has to be recorded. Return
-    False if the caller has to read the partition."""
+    """Return True if the partition certainly has nothing new for the client. Return False if the
+    caller has to read the partition.
+
+    Before it returns True, the function usually makes the session watch the partition, so that the
+    next requests skip it until it changes. A partition is not watched for a follower outside its
+    ISR, because each fetch of such a follower has to be recorded.
+    """
     partition = services.replicas.partitions.get(cached.key)
     if partition is None:
         return False

@@ -72,10 +72,13 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes: for each partition its position,
-        except for the partitions in `in_hand`. Their returned records may not be processed;
-        `in_hand` has the offset of the first of these records. For them the result has the offset
-        in `in_hand`, or nothing if the application has already committed the position."""
+        """Return the offset to commit for each partition when the consumer closes: its position.
+
+        The partitions in `in_hand` are an exception: the application may not have processed their
+        last returned records. `in_hand` has the offset of the first of these records, and this
+        offset is returned. If the application has already committed the position of such a
+        partition, nothing is returned for the partition.
+        """
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._requested.get(key) == places[key]:
@@ -171,8 +174,9 @@ class Committer:
     # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit. Record for each of the partitions at which position the
-        application committed it. Raises ValueError for a negative offset."""
+        """Return the offsets to commit. Also store the present positions of their partitions, so
+        that `handled` knows which positions the application has committed. Raises ValueError for a
+        negative offset."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():
@@ -186,8 +190,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return for each partition (number of seeks and resets, position). After a seek to the
-        same position, the number differs."""
+        """Return for each partition (number of seeks and resets, position). The number shows a seek
+        even if it leads to the same position."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

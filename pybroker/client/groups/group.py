@@ -51,8 +51,8 @@ class Group:
         self._offsets = GroupOffsets(
             link,
             metrics,
-            asker=self._asker,
-            identity=self._identity,
+            identity_at_call=self._identity_at_call,
+            identity_now=self._identity_now,
             refused=self._commit_refused,
         )
         self.committer = Committer(
@@ -73,8 +73,8 @@ class Group:
         self.committer.commit_if_due()
 
     def wait_at_most_s(self, limit_s: float) -> float:
-        """Return after how many seconds a waiting call must call `attend` again; at most
-        `limit_s`."""
+        """Return the maximum time in seconds for which a call may wait before it calls `attend`
+        again. The result is at most `limit_s`."""
         if self.session.due():
             return 0.0
         due_s = self.committer.due_in_s(self._cluster.clock.monotonic())
@@ -103,7 +103,7 @@ class Group:
     def metadata(self) -> GroupMetadata:
         """Return the identity of the member for a producer's transaction. Raises CommitFailed if a
         subscribed consumer is not in a generation."""
-        who = self._identity(None)
+        who = self._identity_now(None)
         return GroupMetadata(self._link.key, who.generation, who.member_id, who.instance_id)
 
     async def leave(self) -> None:
@@ -112,9 +112,9 @@ class Group:
         await self._leave({})
 
     async def close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
-        """Commit, release all partitions and leave the group. `in_hand` has partitions with
-        returned records that count as not processed, and the offset of the first of these records.
-        With `quick`, wait only briefly for brokers. Raises the errors of callbacks."""
+        """Commit, release all partitions and leave the group. `in_hand`: partition -> offset of the
+        first returned record that counts as not processed. With `quick`, wait only briefly for
+        brokers. Raises the errors of callbacks."""
         if quick:
             self.committer.hurry()
         try:
@@ -129,20 +129,20 @@ class Group:
         else:
             await self.session.close(handled)
 
-    def _asker(self) -> Identity | None:
+    def _identity_at_call(self) -> Identity | None:
         return None if self.session.choice is None else self._member.identity
 
-    def _identity(self, asker: Identity | None) -> Identity:
-        """Return the member's identity for an OffsetCommit request. `asker` is the identity that
-        the member had when the application called `commit` (None: manual assignment). Raises
-        CommitFailed if the member has another identity now, because other members may have
+    def _identity_now(self, at_call: Identity | None) -> Identity:
+        """Return the member's present identity, for an OffsetCommit request. `at_call` is the
+        identity that the member had when the application called `commit` (None: do not compare).
+        Raises CommitFailed if the identity has changed since, because other members may have
         committed larger offsets."""
         if self.session.choice is None:
-            if asker is not None:
+            if at_call is not None:
                 raise no_member(self._link.key)
             return Identity()
         identity = self._member.for_commit()
-        if asker is not None and identity != asker:
+        if at_call is not None and identity != at_call:
             raise rebalancing(self._link.key)
         return identity
 

@@ -437,8 +437,8 @@ class Membership:
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
         """React to the error code in a response to a stable member. `sent` is the identity in the
-        request. If the member has another identity now, the error code is ignored. With the
-        reaction FIND, the next request looks up the coordinator again in any case."""
+        request. With the reaction FIND, the next request looks up the coordinator again. Any other
+        reaction is skipped if the member has another identity now."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)

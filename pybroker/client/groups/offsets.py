@@ -79,10 +79,10 @@ class Turnstile:
 class GroupOffsets:
     """The committed offsets of a consumer's group.
 
-    When the application calls `commit`, `asker()` returns the member's identity (None: no member).
-    Before each request, `identity` gets the result of `asker` and returns the member's present
-    identity. It raises CommitFailed if the identity has changed. `refused` is called if the
-    coordinator rejects the request.
+    `identity_at_call` is called when the application calls `commit`. It returns the member's
+    identity (None: no member). `identity_now` is called before each request, with the identity at
+    the call. It returns the member's present identity, or raises CommitFailed if the identity has
+    changed. `refused` is called if the coordinator rejects the request.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class GroupOffsets:
         link: CoordinatorLink,
         metrics: ConsumerMetrics,
         *,
-        asker: Callable[[], Identity | None],
-        identity: Callable[[Identity | None], Identity],
+        identity_at_call: Callable[[], Identity | None],
+        identity_now: Callable[[Identity | None], Identity],
         refused: Callable[[Next, ErrorCode, Identity], None],
     ) -> None:
         self._link = link
         self._cluster = link.cluster
         self._metrics = metrics
-        self._asker = asker
-        self._identity = identity
+        self._identity_at_call = identity_at_call
+        self._identity_now = identity_now
         self._refused = refused
         self._turnstile = Turnstile()
 
@@ -109,12 +109,12 @@ class GroupOffsets:
         Errors are retried until the deadline; with `once` they are not retried. With `automatic`,
         deleted partitions are skipped, and the awaitable returns them. Raises CommitFailed,
         FencedInstance, DeadlinePassed and other ClientErrors."""
-        asker, ticket = self._asker(), self._turnstile.ticket()
-        return self._commit(asker, ticket, offsets, deadline, once, automatic)
+        at_call, ticket = self._identity_at_call(), self._turnstile.ticket()
+        return self._commit(at_call, ticket, offsets, deadline, once, automatic)
 
     async def _commit(
         self,
-        asker: Identity | None,
+        at_call: Identity | None,
         ticket: asyncio.Future[None],
         offsets: Offsets,
         deadline: Deadline,
@@ -129,7 +129,7 @@ class GroupOffsets:
             reason: ClientError | None = None
             while rest:
                 try:
-                    problem = await self._commit_once(asker, rest, deadline, automatic, gone)
+                    problem = await self._commit_once(at_call, rest, deadline, automatic, gone)
                 except ClientError:
                     self._metrics.failed_commits += 1
                     raise
@@ -161,7 +161,7 @@ class GroupOffsets:
 
     async def _commit_once(
         self,
-        asker: Identity | None,
+        at_call: Identity | None,
         rest: dict[TopicPartition, OffsetAndMetadata],
         deadline: Deadline,
         automatic: bool,
@@ -170,7 +170,7 @@ class GroupOffsets:
         """Send one OffsetCommit request for the offsets in `rest`. Remove committed partitions from
         `rest`. With `automatic`, also move deleted partitions from `rest` to `gone`. Return a
         retriable error; None if nothing is left to commit. Raises any other error."""
-        identity = self._identity(asker)
+        identity = self._identity_now(at_call)
         began = self._cluster.clock.monotonic()
         try:
             response = await self._link.send(

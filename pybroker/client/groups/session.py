@@ -1,7 +1,8 @@
 """The rebalance work that a consumer does in the application's own calls.
 
-`attend` runs in calls that read. Only `attend` and `close` change the assigned partitions, so the
-partitions of returned records stay assigned until the next call, at most max.poll.interval.ms.
+`attend` runs in calls that read. Only `attend` and `close` change the assigned partitions. So the
+partitions of returned records stay assigned until the application's next call. If this call comes
+later than max.poll.interval.ms, the member has left the group.
 
     eager:        release all partitions -> join -> read the assigned partitions
     cooperative:  join, keeping all -> release those that move -> join again

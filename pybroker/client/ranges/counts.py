@@ -1,9 +1,9 @@
 """The check whether a range still has the records that were counted when the range was created.
 
 Compaction only removes records, so two readings return the same records if they return the same
-offsets. The check compares the number of records and a digest of their offsets, because replicas
-compacted at different times may have equally many different records. Only a batch from which
-compaction removed records is decoded.
+offsets. The check compares the number of records and a digest of their offsets. The number alone
+would not be enough: two replicas that were compacted at different times may have different records,
+but the same number of them. Only a batch from which compaction removed records is decoded.
 
 The digest is the sum of BASE**offset modulo a prime. Consecutive offsets need no loop, digests of
 parts add up, and different offsets have the same digest only by chance.

@@ -111,8 +111,8 @@ class RangeCursor:
             )
         if base < self.position < beyond and self._follows_batch:
             raise CorruptionError(
-                f"a batch begins at offset {base}, expected the end {self.position} of the "
-                "previous batch or above"
+                f"a batch begins at offset {base}, but the previous batch ends with offset"
+                f" {self.position - 1}"
             )
 
     def _step(self, header: BatchHeader, is_aborted: bool) -> bool:

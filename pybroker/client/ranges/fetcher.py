@@ -401,7 +401,7 @@ class RangeFetcher:
                 self._corrupt(f"the leader reports that the batch at offset {before} is corrupt")
             )
         if code:
-            raise ResponseError(code, f"{self._key}@{before}: {code.text}")
+            raise ResponseError(code, f"{self._key}, fetch at offset {before}: {code.text}")
         gaps, cursor.gaps = cursor.gaps, []
         aborted = [(row.first_offset, row.producer_id) for row in answer.aborted_transactions or ()]
         batches = cursor.accept(answer.records or b"", aborted, answer.high_watermark)

@@ -259,7 +259,7 @@ class TransactionManager:
             self._calls.release()
 
     @property
-    def must_abort(self) -> bool:
+    def can_abort(self) -> bool:
         """Whether there is a transaction that can be aborted. If a commit request was sent and its
         outcome is unknown, the transaction cannot be aborted."""
         unsure = self.state is State.COMMITTING and not self._commit_sent

@@ -140,10 +140,7 @@ def test_an_answer_must_not_begin_before_the_end_of_the_last_batch() -> None:
     bent = bytearray(log.batches[0])
     stamp(bent, 0, 3, 0)
     assert cursor.accept(bytes(bent), [], 9) == []
-    assert (
-        cursor.damage
-        == "a batch begins at offset 3, expected the end 5 of the previous batch or above"
-    )
+    assert cursor.damage == "a batch begins at offset 3, but the previous batch ends with offset 4"
     assert cursor.position == 5
     cursor.skip_to(6)  # as retention lets one begin anywhere
     assert len(cursor.accept(bytes(bent), [], 9)) == 1
