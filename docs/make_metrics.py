@@ -30,16 +30,18 @@ The entries use these terms:
 
 - A **gauge** is the value at the moment of the request.
 - A **counter** begins at 0 with each start of the broker.
-- A **summary** is about a set of times. It has a line for each of the quantiles 0.5, 0.75, 0.95,
-  0.98, 0.99 and 0.999 of about the last minute; NaN means that nothing was measured. A quantile may
-  differ from the exact value by one eighth. ``_sum`` and ``_count`` begin at 0 with each start of
-  the broker. Of the Produce and Fetch requests that the broker can answer at once, the broker
-  measures one in sixteen. Such a request counts sixteen times.
-- **by** names the labels of a metric. The metric has a line for each value of its labels.
+- A **summary** describes durations. It has a line for each of the quantiles 0.5, 0.75, 0.95, 0.98,
+  0.99 and 0.999. The quantiles are those of about the last minute. NaN means that the broker
+  measured nothing in this time. A quantile may be up to one eighth above the exact value. The lines
+  ``_sum`` and ``_count`` begin at 0 with each start of the broker. The broker measures only one in
+  sixteen of the Produce and Fetch requests that it can answer at once. ``_sum`` is an estimate for
+  all requests.
+- **by** names the labels of a metric. The metric has a line for each combination of label values.
 
-Only the partition's leader shows the metrics ``kafka_topic_partition_...``. For metrics of the
-whole cluster the brokers that are not the controller show 0 or no line. So sums over all brokers
-are correct.
+The metrics ``kafka_topic_partition_...`` are shown by the partition's leader. If a partition has no
+leader, the controller shows some of them. Metrics of the whole cluster are shown by the controller.
+All other brokers show 0 or no line for them. So you may sum these metrics over all brokers: nothing
+is counted twice.
 
 The broker also shows the process metrics of Prometheus' Python client, such as
 ``process_cpu_seconds_total`` and ``process_resident_memory_bytes``. They are not listed below.

@@ -94,12 +94,12 @@ class TopicCounters:
     """Counts the reads and writes of clients in one topic since the broker started."""
 
     # fmt: off
-    messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. The line without a topic label is the sum over all topics, as in every metric by topic.", "topic")
+    messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. In this metric and in the next six metrics, the line without a topic label is the sum over all topics.", "topic")
     bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote, as received (compressed).", "topic")
     bytes_out: int = counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches that were sent to readers.", "topic")
-    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Partitions in Produce requests, accepted or refused.", "topic")
-    failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions in Produce requests that were refused.", "topic")
-    fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Partitions in Fetch responses, with records, without records or with an error.", "topic")
+    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Partitions in Produce requests. A refused partition is counted, too.", "topic")
+    failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions in Produce requests whose records the broker refused.", "topic")
+    fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Partitions in Fetch responses. A partition without records or with an error is counted, too.", "topic")
     failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Partitions in Fetch responses with an error.", "topic")
     # fmt: on
 
@@ -220,7 +220,7 @@ class GroupCounters:
     """Counts events, since the broker started, of the groups that the broker coordinates."""
 
     # fmt: off
-    completed_rebalances: int = gauge("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Rebalances since the start that were completed by an assignment of the group's leader.")
+    completed_rebalances: int = gauge("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Rebalances since the broker's start that were completed by an assignment of the group's leader.")
     # fmt: on
 
 
@@ -230,12 +230,12 @@ class CleanerCounters:
 
     # fmt: off
     uncleanable: int = gauge("kafka_log_logcleanermanager_uncleanable_partitions_count", "Compacted logs that the log cleaner could not clean. The cleaner tries them again later.")
-    dirty_percent: int = gauge("kafka_log_logcleanermanager_max_dirty_percent", "Among the logs that are due to be cleaned, the largest share of bytes that are not cleaned yet, in percent.")
+    dirty_percent: int = gauge("kafka_log_logcleanermanager_max_dirty_percent", "The largest share of uncleaned bytes, in percent, among the logs that are due for cleaning.")
     due_logs: int = gauge("pybroker_log_cleaner_due_logs", "Compacted logs that are due for cleaning and wait for the log cleaner.")
-    due_bytes: int = gauge("pybroker_log_cleaner_due_bytes", "Bytes, not cleaned yet, of the logs that are due for cleaning and wait for the log cleaner.")
-    running_bytes: int = gauge("pybroker_log_cleaner_running_bytes", "Bytes of the segments that the log cleaner cleans now. It reads the dirty segments twice, so pybroker_log_cleaner_read_bytes_total grows by more than this.")
+    due_bytes: int = gauge("pybroker_log_cleaner_due_bytes", "Uncleaned bytes in the logs that are due for cleaning and wait for the log cleaner.")
+    running_bytes: int = gauge("pybroker_log_cleaner_running_bytes", "Bytes of the segments that the log cleaner cleans now. It reads the dirty segments twice, so pybroker_log_cleaner_read_bytes_total grows by more than the value of this metric.")
     read_bytes: int = counter("pybroker_log_cleaner_read_bytes_total", "Bytes that the log cleaner has read.")
-    recopy_percent: int = gauge("kafka_log_logcleaner_cleaner_recopy_percent", "The size of the last cleaned log after the pass, in percent of its size before.")
+    recopy_percent: int = gauge("kafka_log_logcleaner_cleaner_recopy_percent", "The size of the last cleaned log after the cleaner's pass, in percent of the log's size before the pass.")
     last_clean_seconds: int = gauge("kafka_log_logcleaner_max_clean_time_secs", "The time, in seconds, that the last pass over a log took.")
     passes: int = counter("pybroker_log_cleaner_passes_total", "Passes of the log cleaner over a log.")
     removed_bytes: int = counter("pybroker_log_cleaner_removed_bytes_total", "Bytes by which the log cleaner has made logs smaller.")
@@ -266,7 +266,7 @@ class Metrics:
     accepted: dict[str, int] = counters_by("listener", "pybroker_connections_accepted_total", "Connections that were accepted.")
     syncs: SharedTimeMeter = summary("kafka_log_logflushstats_logflushrateandtimems", "Time of an fsync of a log's file, in ms.", SharedTimeMeter)
     coordination: TimeMeter = summary("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms", "Time of a ZooKeeper request until its answer, in ms.", TimeMeter)
-    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Time in which the controller elects new leaders and stores them in ZooKeeper, after brokers joined or left, in ms.", TimeMeter)
+    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Time, in ms, in which the controller elects leaders and stores them in ZooKeeper after brokers have joined or left.", TimeMeter)
     replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers. They are not part of the topic metrics.")
     isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that left an ISR.")
     isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that joined an ISR again.")

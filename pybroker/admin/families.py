@@ -129,7 +129,7 @@ def _known(at: Sight, partitions: Iterable[TopicPartition]) -> int:
 BUILD_INFO: Final = Family("pybroker_build_info", GAUGE, ("version", "python", "broker_id", "cluster_id"), "Always 1. The labels have the versions of pybroker and Python, the broker id and the cluster id.")
 READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "1 if the condition of the page /readyz is true, else 0.")
 BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), "The phase of the broker: 1 starting, 2 recovering its logs, 3 running, 7 stopping.")
-IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share (0 to 1) of the last minute in which the thread of the event loop, which handles all requests, used no processor time. Below 0.3 the broker is near its limit.")
+IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share (0 to 1) of the last minute in which the event loop's thread used no processor time. This thread handles all requests. Below 0.3 the broker is near its limit.")
 LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds. The broker sets a timer five times a second, and measures how late the timer fires.")
 REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests to this broker, by API.")
 REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "The time from a request to its response, by API, in ms. It includes the wait for data or replicas. The quantiles are those of the last minute.")
@@ -151,12 +151,12 @@ ROWS: Final = (
     _gauge("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions that this broker leads and that have a hanging transaction, which has held back the last stable offset for longer than transaction.max.timeout.ms.", lambda at: sum(log.held_back_ms > at.rooms.layers().current.transaction_max_timeout_ms for _, log in at.led)),
     # the controller
     _of_controller("activecontrollercount", "1 if this broker is the controller, else 0.", lambda at: 1),
-    _of_controller("offlinepartitionscount", "Partitions without a leader. A broker that is not the controller shows 0, as for every metric whose name begins with kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
+    _of_controller("offlinepartitionscount", "Partitions without a leader. For every metric whose name begins with kafka_controller_kafkacontroller, a broker that is not the controller shows 0.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
     _of_controller("preferredreplicaimbalancecount", "Partitions whose leader is not their preferred (first) replica.", lambda at: sum(row.leader != row.preferred for row in at.picture.partitions)),
     _of_controller("globaltopiccount", "Topics in the cluster.", lambda at: len(at.picture.topics)),
     _of_controller("globalpartitioncount", "Partitions in the cluster.", lambda at: len(at.picture.partitions)),
     _of_controller("activebrokercount", "Brokers that are registered.", lambda at: len(at.rooms.metadata.brokers)),
-    _counter("kafka_controller_controllerstats_uncleanleaderelections_total", "Elections of leaders that were neither in sync nor eligible: records may be lost.", lambda at: at.rooms.controller.unclean_elections),
+    _counter("kafka_controller_controllerstats_uncleanleaderelections_total", "Elections in which the new leader was neither in sync nor eligible. Such an election may lose records.", lambda at: at.rooms.controller.unclean_elections),
     Row(Family("kafka_brokers", GAUGE, (), "Brokers that are registered. Only the controller shows this metric."), lambda at: [("", len(at.rooms.metadata.brokers))] if at.rooms.controller.is_active else []),
     # the groups that this broker coordinates
     _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Consumer groups that this broker coordinates, in any state.", lambda at: sum(at.groups.by_state.values())),
@@ -164,22 +164,22 @@ ROWS: Final = (
     _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance", "Consumer groups in state CompletingRebalance: they wait for the assignment of the group's leader.", lambda at: at.groups.by_state.get("completingrebalance", 0)),
     _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsstable", "Consumer groups in state Stable: their members have their assignments.", lambda at: at.groups.by_state.get("stable", 0)),
     _gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Consumer groups in state Empty: they have no members.", lambda at: at.groups.by_state.get("empty", 0)),
-    _gauge("kafka_server_group_coordinator_metrics_partition_load_time_max", "The longest load time of a partition of __consumer_offsets since the start, in ms.", lambda at: at.groups.longest_load_s * 1000),
-    _gauge("kafka_server_group_coordinator_metrics_partition_load_time_avg", "The mean load time of a partition of __consumer_offsets since the start, in ms.", lambda at: at.groups.mean_load_s * 1000),
+    _gauge("kafka_server_group_coordinator_metrics_partition_load_time_max", "The longest load time of a partition of __consumer_offsets since the broker's start, in ms.", lambda at: at.groups.longest_load_s * 1000),
+    _gauge("kafka_server_group_coordinator_metrics_partition_load_time_avg", "The mean load time of a partition of __consumer_offsets since the broker's start, in ms.", lambda at: at.groups.mean_load_s * 1000),
     _gauge("pybroker_group_coordinator_partitions", "Partitions of __consumer_offsets that this broker coordinates.", lambda at: at.groups.partitions),
     _gauge("pybroker_group_coordinator_partitions_loading", "Partitions of __consumer_offsets that are being loaded. Their groups have no coordinator yet.", lambda at: at.groups.loading),
     # the transactional ids that this broker coordinates
     _gauge("kafka_coordinator_transaction_transactionmarkerchannelmanager_unknowndestinationqueuesize", "Transaction markers that wait until their partition has a leader.", lambda at: at.transactions.markers_without_leader),
     _gauge("kafka_coordinator_transaction_transactionmarkerchannelmanager_logappendretryqueuesize", "Transactions that have all their markers, but whose completion could not be written to __transaction_state yet.", lambda at: at.transactions.completions_to_append),
-    _gauge("kafka_server_transaction_coordinator_metrics_partition_load_time_max", "The longest load time of a partition of __transaction_state since the start, in ms.", lambda at: at.transactions.longest_load_s * 1000),
-    _gauge("kafka_server_transaction_coordinator_metrics_partition_load_time_avg", "The mean load time of a partition of __transaction_state since the start, in ms.", lambda at: at.transactions.mean_load_s * 1000),
+    _gauge("kafka_server_transaction_coordinator_metrics_partition_load_time_max", "The longest load time of a partition of __transaction_state since the broker's start, in ms.", lambda at: at.transactions.longest_load_s * 1000),
+    _gauge("kafka_server_transaction_coordinator_metrics_partition_load_time_avg", "The mean load time of a partition of __transaction_state since the broker's start, in ms.", lambda at: at.transactions.mean_load_s * 1000),
     _gauge("pybroker_transaction_coordinator_partitions", "Partitions of __transaction_state that this broker coordinates.", lambda at: at.transactions.partitions),
     _gauge("pybroker_transaction_coordinator_partitions_loading", "Partitions of __transaction_state that are being loaded. Their transactional ids have no coordinator yet.", lambda at: at.transactions.loading),
     _gauge("pybroker_transactional_ids", "Transactional ids that this broker coordinates, in any state.", lambda at: at.transactions.ids),
     _gauge("pybroker_transaction_markers_waiting", "Transaction markers of this coordinator that are not written yet.", lambda at: at.transactions.waiting_markers),
     # metrics that Kafka does not have
     _gauge("pybroker_damaged_replicas", "Replicas of this broker whose log has a corrupt range. This includes a replica that the broker still serves because no other replica has more records.", lambda at: _known(at, at.rooms.logs.health.damage)),
-    _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. Each counts until it is in the ISR again, or is counted as damaged.", lambda at: _known(at, at.rooms.logs.health.having(Health.SUSPECT))),
+    _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. A replica is counted until it is in the ISR again, or until it is counted as damaged.", lambda at: _known(at, at.rooms.logs.health.having(Health.SUSPECT))),
     _gauge("pybroker_incomplete_replicas", "Replicas of this broker whose log is being copied again from its beginning. Such a replica may not lead before the copy is complete.", lambda at: _known(at, at.rooms.logs.health.having(Health.COPYING, Health.RESIGNED, Health.DAMAGED_COPY))),
     _gauge("pybroker_full_log_directories", "Log directories of this broker that accept no writes because the disk is full.", lambda at: len(at.rooms.full_directories())),
     _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory that has not failed.", lambda at: at.free_bytes),
@@ -193,14 +193,14 @@ OF_LOGS: Final = (
     LogFact(_partition("kafka_log_log_logstartoffset", "The first offset that a reader of the partition's log on this broker may ask for."), lambda log: log.start),
     LogFact(_partition("kafka_log_log_logendoffset", "The offset that the next record in the partition's log on this broker gets."), lambda log: log.end),
     # kafka_exporter's names: each partition by its leader, the cluster by the controller
-    LogFact(_partition("kafka_topic_partition_current_offset", "The partition's high watermark. Only the broker that leads the partition shows the metrics of kafka_topic_partition."), lambda log: log.high_watermark, of_leaders=True),
-    LogFact(_partition("kafka_cluster_partition_laststableoffsetlag", "The number of offsets between the last stable offset and the high watermark. Consumers with read_committed cannot read them yet, because a transaction is open. Only the partition's leader shows this metric."), lambda log: log.high_watermark - log.last_stable, of_leaders=True),
+    LogFact(_partition("kafka_topic_partition_current_offset", "The partition's high watermark."), lambda log: log.high_watermark, of_leaders=True),
+    LogFact(_partition("kafka_cluster_partition_laststableoffsetlag", "The number of offsets from the last stable offset to the high watermark. Consumers with read_committed cannot read the records at these offsets yet, because a transaction is open. Only the partition's leader shows this metric."), lambda log: log.high_watermark - log.last_stable, of_leaders=True),
     LogFact(_partition("kafka_topic_partition_oldest_offset", "The first offset that a reader of the partition may ask for."), lambda log: log.start, of_leaders=True),
 )
 
 OF_PARTITIONS: Final = (
     PartitionFact(_partition("kafka_topic_partition_in_sync_replica", "The number of in-sync replicas of the partition."), lambda row: row.isr),
-    PartitionFact(_partition("kafka_topic_partition_leader", "The broker id of the partition's leader. If the partition has no leader, the value is -1, and the controller shows the partition's metrics."), lambda row: row.leader),
+    PartitionFact(_partition("kafka_topic_partition_leader", "The broker id of the partition's leader. If the partition has no leader, the controller shows this metric with the value -1."), lambda row: row.leader),
     PartitionFact(_partition("kafka_topic_partition_leader_is_preferred", "1 if the preferred (first) replica of the partition leads, else 0."), lambda row: int(row.leader == row.preferred)),
     PartitionFact(_partition("kafka_topic_partition_replicas", "The number of replicas of the partition."), lambda row: row.replicas),
     PartitionFact(_partition("kafka_topic_partition_under_replicated_partition", "1 if the partition has a replica out of sync, else 0."), lambda row: int(row.isr < row.replicas)),
