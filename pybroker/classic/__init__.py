@@ -1,7 +1,7 @@
 """The ZooKeeper consumer ("classic" here), compatible with the high-level consumer of Kafka 0.8.
 The members of its group watch each other in ZooKeeper, divide the partitions without a broker's
-help, and store their offsets there. It is not what Kafka 4 calls a classic consumer, which uses
-JoinGroup.
+help, and by default store their offsets in ZooKeeper. Kafka 4 gives the name "classic consumer" to
+another consumer, which uses JoinGroup.
 """
 
 from pybroker.classic.consumer import ClassicConsumer

@@ -2,9 +2,10 @@
 as a member of a group, and `Admin` manages topics, options, groups and log directories.
 
 Create a client in an `async with` block: it connects at the start of the block and closes at the
-end. The options have Kafka's names, with underscores as keyword arguments (`linger_ms=5`). A key
-and a value are bytes. Every failure of a request is a `ClientError`: `retriable` tells whether a
-retry may help, `definite` whether the broker certainly did nothing. For example::
+end. The options are keyword arguments with Kafka's names, in which underscores replace the dots
+(`linger_ms=5`). A key and a value are bytes. Every failure of a request is a `ClientError`. Its
+attribute `retriable` tells whether a retry may help. Its attribute `definite` tells whether the
+broker certainly did nothing. For example::
 
     async with Producer("localhost:9092") as producer:
         delivery = await producer.send("orders", b"paid", key=b"42")

@@ -376,10 +376,10 @@ class Consumer(Generic[Key_co, Value_co]):
         `max_records` in total (None: max.poll.records); {} if no record arrives within
         `timeout_ms`.
 
-        Raises OffsetUnavailable, DamagedRecords or ResponseError (not retriable) if a partition
-        cannot be read: pause the partition, or seek to another offset, to read on. Raises
-        SubscriptionConflict without a subscription or assignment; NotAssigned if a given partition
-        is not assigned, or is revoked during the call.
+        If a partition cannot be read, raises OffsetUnavailable, DamagedRecords or a ResponseError
+        that is not retriable. To read on, pause the partition or seek to another offset. Raises
+        SubscriptionConflict without a subscription or assignment. Raises NotAssigned if a given
+        partition is not assigned, or is revoked during the call.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._reading.records(timeout_ms, limit, partitions)

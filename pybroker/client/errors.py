@@ -85,8 +85,8 @@ class ConnectionLost(ClientError):
 
 
 class AnswerTooLarge(ConnectionLost):
-    """The response exceeds `receive_message_max_bytes`, and so would the response to a retry. Raise
-    the limit, or request less data."""
+    """The response exceeds `receive_message_max_bytes`, and so would the response to a retry.
+    Increase the limit, or request less data."""
 
     retriable = False
 
@@ -113,8 +113,9 @@ class ResponseError(ClientError):
     """The broker returned an error code of Kafka.
 
     The attribute `detail` is the first of these texts that is not empty: `broker_sentence` (the
-    broker's own message), the argument `detail`, Kafka's text for the code. If there is a `place`,
-    the subject of the request, it is appended. The message is the name of the code, then `detail`.
+    broker's own message), the argument `detail`, Kafka's text for the code. The
+    `place` (the subject of the request) is appended to this text. The message is the name of the
+    code, then `detail`.
     """
 
     def __init__(
@@ -273,7 +274,7 @@ class CommitFailed(GroupError):
     """The offsets were not committed, because the member has left the generation in which it read
     the records. Other members may read again the records after the last commit.
 
-    If the time between two calls that read was too long, raise max.poll.interval.ms or lower
+    If the time between two reading calls was too long, increase max.poll.interval.ms, or decrease
     max.poll.records.
     """
 

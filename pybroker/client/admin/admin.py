@@ -129,7 +129,7 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """Raise the partition counts of topics. Return one result for each topic. Raises
+        """Add partitions to topics. Return one result for each topic. Raises
         ClientError if the controller does not answer."""
         return await admin_topics.create_partitions(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms

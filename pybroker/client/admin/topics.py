@@ -127,7 +127,7 @@ async def delete_topics(
 async def create_partitions(
     calls: Calls, topics: Iterable[NewPartitions], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """Raise the partition counts of the topics; `validate_only` only checks the request. Return one
+    """Add partitions to the topics; `validate_only` only checks the request. Return one
     result for each topic. Raises ClientError if the controller does not answer."""
     request = CreatePartitionsRequest(
         topics=[_growing(topic) for topic in topics],
