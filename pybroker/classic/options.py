@@ -96,7 +96,8 @@ class ClassicOptions:
         "exclude.internal.topics", True, "whether patterns exclude Kafka's internal topics")
     queued_max_message_chunks: int = integer(
         "queued.max.message.chunks", 2,
-        "how many chunks of up to 500 records of a partition are queued for a stream", minimum=1)
+        "a stream queues at most this number of chunks of each partition. A chunk has at most "
+        "500 records", minimum=1)
     consumer_timeout_ms: int = integer(
         "consumer.timeout.ms", -1,
         "reading the next record fails after this time without a record. With -1 it "
