@@ -43,11 +43,11 @@ class ProducerTopicMetrics:
 
     # fmt: off
     records: int = counter(f"{_SENT}_record_send_total", "Records that brokers have acknowledged; with acks=0, records that were sent. In Kafka record-send-total also counts a record again for each retry.", *TOPIC)
-    bytes: int = counter(f"{_SENT}_byte_total", "Bytes of the batches of these records, as sent (compressed). Kafka: byte-total.", *TOPIC)
+    bytes: int = counter(f"{_SENT}_byte_total", "Bytes of the acknowledged batches, as sent (compressed). Kafka: byte-total.", *TOPIC)
     failed_records: int = counter(f"{_SENT}_record_error_total", "Records whose delivery failed. Kafka: record-error-total.", *TOPIC)
     retried_records: int = counter(f"{_SENT}_record_retry_total", "Records that were put back to be sent again. A record counts once for each retry. Kafka: record-retry-total.", *TOPIC)
-    batches: int = counter("pybroker_producer_batches_total", "Batches that brokers have acknowledged. Kafka: batch-size-avg is bytes divided by batches.", *TOPIC)
-    uncompressed_bytes: int = counter("pybroker_producer_uncompressed_bytes_total", "Bytes of the acknowledged batches before compression. Kafka: compression-rate-avg is bytes divided by these bytes.", *TOPIC)
+    batches: int = counter("pybroker_producer_batches_total", "Batches that brokers have acknowledged. For Kafka's batch-size-avg divide bytes by batches.", *TOPIC)
+    uncompressed_bytes: int = counter("pybroker_producer_uncompressed_bytes_total", "Bytes of the acknowledged batches before compression. For Kafka's compression-rate-avg divide bytes by uncompressed_bytes.", *TOPIC)
     # fmt: on
 
 
@@ -105,9 +105,9 @@ class ConsumerMetrics:
     failed_fetches: int = counter("pybroker_consumer_failed_fetches_total", "Fetch requests without a response, or with an error for the whole request.", *CLIENT)
     throttle_ms: int = counter("pybroker_consumer_throttle_ms_total", "Time in ms by which brokers have delayed this consumer because of a quota. Kafka: fetch-throttle-time-avg, -max.", *CLIENT)
     assigned_partitions: int = gauge(f"{_GROUP}_assigned_partitions", "Partitions that are assigned to the consumer. Kafka: assigned-partitions.", *CLIENT)
-    rebalance_latency: TimeMeter = histogram("pybroker_consumer_rebalance_latency_seconds", "Time from the first JoinGroup request of a rebalance until the consumer knows its partitions. Kafka: rebalance-latency-avg, -max; the number is rebalance-total.", *CLIENT)
-    commit_latency: TimeMeter = histogram("pybroker_consumer_commit_latency_seconds", "Time from an OffsetCommit request to its response. Kafka: commit-latency-avg, -max; the number is commit-total.", *CLIENT)
-    failed_commits: int = counter("pybroker_consumer_failed_commits_total", "Attempts to commit offsets that failed, or were refused for a partition.", *CLIENT)
+    rebalance_latency: TimeMeter = histogram("pybroker_consumer_rebalance_latency_seconds", "Time from the first JoinGroup request of a rebalance until the consumer knows its partitions. Kafka: rebalance-latency-avg, -max. The histogram's count is Kafka's rebalance-total.", *CLIENT)
+    commit_latency: TimeMeter = histogram("pybroker_consumer_commit_latency_seconds", "Time from an OffsetCommit request to its response. Kafka: commit-latency-avg, -max. The histogram's count is Kafka's commit-total.", *CLIENT)
+    failed_commits: int = counter("pybroker_consumer_failed_commits_total", "Failed attempts to commit offsets. An attempt also counts as failed if a partition's offset is refused.", *CLIENT)
     # fmt: on
 
     @property
