@@ -34,12 +34,12 @@ class Authority(enum.IntEnum):
 
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
-        "Fetch by a follower, any other Fetch by a consumer": Authority.READ,
+        "Fetch, except the two kinds in the rows below": Authority.READ,
         "ListOffsets of the log start or of a timestamp in the log": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
         "WriteTxnMarkers": Authority.COMMITTED,
-        "Fetch by a consumer, if the broker knows a later leader epoch": Authority.COMMITTED,
+        "Fetch by a consumer, if the broker knows of a later leader epoch": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,
         "OffsetCommit": Authority.ALONE,
