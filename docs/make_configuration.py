@@ -30,22 +30,24 @@ This page lists all options of the broker and of topics. Their names, defaults a
 those of Apache Kafka 3.9 in ZooKeeper mode. ``pybroker start CONFIG`` reads a file in the format of
 Kafka's ``server.properties``. ``--override key=value`` overrides an option of the file.
 
-**Without a file** some defaults suit a small cluster:
+**Without a file** some defaults suit a small cluster. In this list N is the number of brokers that
+``pybroker start --brokers N`` starts, 1 by default:
 
-- Internal topics get as many replicas as there are brokers, at most three.
-- The first member of a consumer group does not wait for other members.
-- With ``pybroker start --brokers N`` all other topics get as many replicas as internal topics
-  (``default.replication.factor``).
-- With three or more brokers ``min.insync.replicas`` is 2.
+- The replication factor of every topic is N, but at most 3.
+- If N is 3 or more, ``min.insync.replicas`` is 2.
+- The first member of a consumer group does not wait for further members.
 
 **Faults.** The broker does not start in three cases, and lists all faults at once:
 
 - The value of an option is invalid.
-- The name of an option looks like a typing mistake.
-- An option marked *refused here* is set to another value than its default.
+- The name of an option is unknown, and the name either resembles a known name or begins with
+  ``pybroker.``.
+- An option is set that this broker refuses: an option marked *refused here*, or an option in the
+  section "Options of Kafka that stop the start".
 
-**Options without effect.** The broker starts with them, and one warning names all of them. They are
-the options marked *without effect here*, those in the last section of this page, and unknown names.
+**Options without effect.** The broker also starts with options that have no effect, and one warning
+names all of them. These are the options marked *without effect here*, the options in the last
+section of this page, and all other options with unknown names.
 
 **Dynamic options** can be changed while the broker runs: with ``kafka-configs``, with an admin
 client, or in the ZooKeeper nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``.

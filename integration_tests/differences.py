@@ -63,7 +63,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "spelling of --admin.config": Difference(
         "all tools",
         "Tools with the option --command-config also accept it as --admin.config, and the reverse.",
-        "Some of Kafka's tools have the one name and some the other, with the same meaning.",
+        "Some of Kafka's tools have the first name, and some have the second.",
     ),
     "abbreviated options": Difference(
         "all tools",
@@ -85,8 +85,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "single broker options": Difference(
         "configs",
         "The tool changes only the given options of a broker. Apache's tool reads all dynamic"
-        " options of the broker and writes them back. It fails if one of them is a password,"
-        " because it cannot read passwords.",
+        " options of the broker and writes them back. Apache's tool fails if one of these options"
+        " is a password, because it cannot read passwords.",
         "Two operators do not undo each other's changes.",
     ),
     "quotas": Difference(
@@ -103,8 +103,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "topics in ZooKeeper": Difference(
         "configs",
         "--zookeeper can change options of topics, as in Kafka until 2.8. Kafka 3.9.1 refuses it.",
-        "Scripts that were written for these releases can change a topic in this way while"
-        " no broker runs.",
+        "Old scripts can change a topic in this way, even while no broker runs.",
     ),
     "usable versions": Difference(
         "broker-api-versions",
@@ -195,7 +194,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "types of groups": Difference(
         "consumer-groups",
         "--list --type prints the type Unknown for every group. The tool refuses to filter by"
-        " type. This is also so with newer brokers, which report types.",
+        " type. It does so even with newer brokers, which report types.",
         "All groups of ZooKeeper-mode Kafka have the same type.",
     ),
     "errors of partitions": Difference(
@@ -231,8 +230,9 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "deprecation of the old election tool": Difference(
         "preferred-replica-election",
-        "The tool prints no warning that it and its option --zookeeper are deprecated.",
-        "pybroker keeps both.",
+        "The tool prints no warning that it is deprecated, and none that --zookeeper is"
+        " deprecated.",
+        "pybroker keeps the tool and the option.",
         without(
             "^This tool is deprecated|^Warning: --zookeeper is|^Use --bootstrap-server instead"
         ),
@@ -240,7 +240,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "elections that did not happen": Difference(
         "preferred-replica-election",
         "With --zookeeper the tool waits until the controller has held the elections. It prints a"
-        " line for each partition whose leader still is another replica, and then has exit code 1."
+        " line for each partition whose leader is still not the preferred replica, and then has"
+        " exit code 1."
         " Apache's tool ends with exit code 0 as soon as it has written the request.",
         "Otherwise the operator does not learn that an election did not happen.",
     ),
@@ -255,8 +256,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "descriptions of older releases": Difference(
         "topics",
-        "--describe prints the text of Kafka 3.9. The columns Elr and LastKnownElr are missing in"
-        " Kafka until 2.8. With --zookeeper these releases print only the options of the topic"
+        "--describe prints the text of Kafka 3.9. Kafka until 2.8 prints no columns Elr and"
+        " LastKnownElr. With --zookeeper Kafka until 2.8 prints only the options of the topic"
         " itself. Kafka until 2.1 prints no TopicId, and no blanks after the colons of the first"
         " line.",
         "The tool can print the text of one release only.",
@@ -319,8 +320,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "records of offsets that cannot be read": Difference(
         "dump-log",
-        "--offsets-decoder prints other reasons for skipped records. It does not decode the"
-        " records of new consumer groups (KIP-848). If a member's subscription has a newer"
+        "--offsets-decoder prints pybroker's own reasons for skipped records. It does not decode"
+        " the records of new consumer groups (KIP-848). If a member's subscription has a newer"
         " version, the tool prints the fields that it knows.",
         "Apache's reasons name Java code, and KIP-848 needs KRaft.",
     ),
@@ -337,8 +338,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "old message formats in depth": Difference(
         "dump-log",
-        "The tool prints messages of formats 0 and 1, but cannot decompress them. With"
-        " --deep-iteration it ends with an error.",
+        "The tool prints the positions, offsets and sizes of messages of formats 0 and 1, but not"
+        " their keys and values. With --deep-iteration it ends with an error at such a message.",
         "pybroker's broker has never written these formats.",
     ),
     "damaged records": Difference(
@@ -372,8 +373,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "random payloads": Difference(
         "producer-perf-test",
-        "Payloads have other random letters than Apache's, from the same alphabet.",
-        "No user depends on the letters, and pybroker generates many at a time to save time.",
+        "The random letters of the payloads differ from Apache's. The alphabet is the same.",
+        "No user depends on the letters.",
     ),
     "metrics of the client": Difference(
         "producer-perf-test and consumer-perf-test",
@@ -420,9 +421,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "events of the connection": Difference(
         "zookeeper-shell",
-        "The shell prints one event when it connects, before its first answer. It prints none"
-        " when it disconnects. Apache's shell prints both events, once or twice, between the"
-        " answers.",
+        "The shell prints one event when it connects, before its first answer, and no event when it"
+        " disconnects. Apache's shell prints events of the connection between the answers.",
         "Scripts can compare output that has the same order in each run.",
         without_events,
         without_events,
@@ -437,7 +437,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "zookeeper-shell",
         "The shell has no container nodes, no TTL nodes and no TLS. It lacks the commands"
         " listquota, setquota, delquota, addWatch, removewatches, reconfig, getEphemerals and"
-        " whoami. Its command help has exit code 0.",
+        " whoami. After the command help the shell has exit code 0.",
         "Kafka needs none of the missing parts. The client library (kazoo) lacks most of them.",
     ),
     "version of the shell": Difference(

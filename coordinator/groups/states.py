@@ -83,8 +83,8 @@ ANSWERS: Final[Mapping[GroupState, Mapping[GroupRequest, str]]] = MappingProxyTy
         },
         GroupState.COMPLETING_REBALANCE: {
             GroupRequest.JOIN: "begins the next rebalance",
-            GroupRequest.REJOIN: "returns this generation again; begins the next rebalance if the"
-            " member sends new metadata",
+            GroupRequest.REJOIN: "begins the next rebalance if the member sends new metadata,"
+            " else returns this generation again",
             GroupRequest.SYNC: "waits for the assignment of the group's leader",
             GroupRequest.HEARTBEAT: "0; renews the session",
             GroupRequest.LEAVE: _IS_MEMBER,
@@ -95,8 +95,8 @@ ANSWERS: Final[Mapping[GroupState, Mapping[GroupRequest, str]]] = MappingProxyTy
         },
         GroupState.STABLE: {
             GroupRequest.JOIN: "begins a rebalance",
-            GroupRequest.REJOIN: "returns this generation again; begins a rebalance if the member"
-            " is the group's leader or sends new metadata",
+            GroupRequest.REJOIN: "begins a rebalance if the member is the group's leader or sends"
+            " new metadata, else returns this generation again",
             GroupRequest.SYNC: "returns the member's assignment",
             GroupRequest.HEARTBEAT: "0; renews the session",
             GroupRequest.LEAVE: _IS_MEMBER,

@@ -110,7 +110,9 @@ class TransactionRequest(enum.Enum):
 
 
 _WAIT: Final = "51: retry"
-_WAIT_FIRST: Final = "51 if the transaction has not ended after 0.1 s: retry"
+_WAIT_FIRST: Final = (
+    "51: retry. The coordinator sends this error only if the transaction has not ended after 0.1 s"
+)
 _WRONG: Final = "48: the transaction is not open"
 _NOT_IN: Final = "48: the partition is not in the transaction"
 _BEGINS: Final = "0: begins a transaction"

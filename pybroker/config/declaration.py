@@ -151,11 +151,10 @@ class Option:
             return f"a {self.type.value}"
         kind = "a number" if self.type is OptionType.DOUBLE else "an integer"
         low, high = bounds
-        if self.excluded:
-            kind += f" other than {', '.join(str(number) for number in self.excluded)}"
         if math.isinf(high):
             return kind if math.isinf(low) else f"{kind} from {low} up"
-        return f"{kind} from {low} to {high}"
+        excluded = f", but not {', '.join(map(str, self.excluded))}" if self.excluded else ""
+        return f"{kind} from {low} to {high}{excluded}"
 
     def parse(self, text: str) -> Value:
         """Return `text` as a value of the option's type. Raise ValueError without a message if it

@@ -86,7 +86,7 @@ def test_the_newer_timestamp_options_override_the_older_one(
         ("compression.type", "GZIP", "one of uncompressed"),
         ("min.cleanable.dirty.ratio", "2", "a number from 0 to 1"),
         ("retention.ms", "-2", "from -1"),
-        ("compression.gzip.level", "0", "an integer other than 0 from -1 to 9"),
+        ("compression.gzip.level", "0", "an integer from -1 to 9, but not 0"),
         ("message.format.version", "new", "a version of Kafka such as 3.0"),
         ("leader.replication.throttled.replicas", "1-2", "PARTITION:BROKER"),
         ("min.compaction.lag.ms", "9223372036854775807", ""),
