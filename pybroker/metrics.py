@@ -58,9 +58,10 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
-    """Return a field that declares a metric: numbers that grow and shrink. Each key is a tuple with
-    the values of the last labels, such as topic and partition. The other labels, at the beginning
-    of `labels`, have constant values."""
+    """Return a field that declares a metric: numbers that grow and shrink. The keys of the field
+    are tuples of label values. A label with the same value for all numbers comes first in `labels`,
+    and is not in the keys. For example, the labels are client_id, topic and partition, and a key is
+    (topic, partition)."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 

@@ -74,9 +74,9 @@ class Broker:
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """A partition's leader, ISR and epochs: the content of its state node in ZooKeeper. `eligible`
-    are replicas that left the ISR when it became smaller than min.insync.replicas, or later. No
-    record is committed while the ISR is so small, so these replicas still have every committed
-    record (KIP-966).
+    are replicas outside of the ISR that still have every committed record (KIP-966). If a replica
+    leaves the ISR, and fewer than min.insync.replicas members remain, the replica becomes eligible.
+    No record is committed while the ISR is so small.
 
     Invariant: `leader` is in `isr`, or is NO_LEADER.
     """

@@ -258,9 +258,9 @@ class Coord(Protocol):
         """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 without a session."""
 
     def silence(self) -> float:
-        """Return for how long (s, boottime) ZooKeeper has not answered: the time since the sending
-        of the latest request whose answer the quorum has confirmed. The answer to a read does not
-        count, because a server without a quorum answers reads, too."""
+        """Return the seconds (boottime) since the sending of the latest write or sync that
+        ZooKeeper has answered. A read does not count, because a server without a quorum answers
+        reads, too."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -428,19 +428,22 @@ class PartitionLog(Protocol):
         """The offset below which all records are committed."""
 
     @property
-    def is_surely_led(self) -> bool:
-        """Whether ZooKeeper has answered this broker so recently that no other broker can lead the
-        partition. Never raises."""
+    def has_zookeeper_lease(self) -> bool:
+        """Whether this broker leads the partition as far as it knows, and ZooKeeper has confirmed
+        the broker's session recently. Without replicas on other brokers, no recent confirmation is
+        needed. The controller may have elected another leader without reaching this broker. Never
+        raises."""
 
     async def is_led_now(self) -> bool:
         """Return whether it is certain that this broker leads the partition at this moment. If the
         in-sync replicas have not fetched recently, send a request to ZooKeeper. Never raises."""
 
     @property
-    def is_certainly_led(self) -> bool:
-        """Whether it is certain that this broker leads the partition at this moment. Sends no
-        request to ZooKeeper, so `is_led_now` may return True although this is False. Never
-        raises."""
+    def has_leader_lease(self) -> bool:
+        """Whether this broker has the leader lease: it has the ZooKeeper lease, and recent fetches
+        of the followers or a recent check in ZooKeeper prove that no other broker leads. Sends no
+        request to ZooKeeper. If the leader lease has run out, `is_led_now` may still return True.
+        Never raises."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched in the current leader epoch. After that,

@@ -171,7 +171,7 @@ class LiveShard(Generic[C]):
     @property
     def is_current(self) -> bool:
         """Whether it is certain that no other broker coordinates this partition now."""
-        return self.phase is not Phase.ENDED and self._source.is_surely_led
+        return self.phase is not Phase.ENDED and self._source.has_zookeeper_lease
 
     def require_current(self) -> None:
         self._check()
@@ -186,7 +186,7 @@ class LiveShard(Generic[C]):
 
     @property
     def is_certainly_current(self) -> bool:
-        return self.phase is not Phase.ENDED and self._source.is_certainly_led
+        return self.phase is not Phase.ENDED and self._source.has_leader_lease
 
     async def followed(self) -> None:
         await self._source.followed()

@@ -118,9 +118,10 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper about each requested partition whose end must not be returned without this
-    check. Return those of them that this broker still leads. Leave out the partitions in
-    `excluded`."""
+    """Check the leadership of requested partitions in ZooKeeper. Return the partitions that this
+    broker still leads. A partition is checked only if the broker needs the check to return its log
+    end (Authority.CONFIRMED). Partitions in `excluded`, and requests for the log start, are not
+    checked."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -183,9 +184,13 @@ async def _search(
     """Search the log in a thread for `timestamp`, up to `end_of(partition)`, the end of what the
     client may read. Return None if there is no such record.
 
-    Instead of returning None, raise the errors of `ReplicaManager.require` if this broker lacks the
-    authority `for_the_end`. Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica is closed or
-    loses the leadership during the search.
+    Before this function returns None, it checks that no other leader can have the record. Raise
+    BrokerError NOT_LEADER_OR_FOLLOWER if this broker lacks the authority `for_the_end`;
+    OFFSET_NOT_AVAILABLE if a consumer asks and the high watermark is below the start of the leader
+    epoch.
+
+    Also raise NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during the
+    search.
     """
     end = end_of(partition)
 

@@ -105,8 +105,8 @@ async def confirm_guards(services: Services, message: ProduceRequest, guards: Gu
 def _as_produce_errors(
     found: Mapping[TopicPartition, ErrorCode],
 ) -> Mapping[TopicPartition, BrokerError]:
-    """Return the error of each batch. Each retriable code is replaced by NOT_ENOUGH_REPLICAS,
-    because old producers retry after this code, too."""
+    """Return the error of each batch. NOT_ENOUGH_REPLICAS replaces each retriable code, because
+    every producer, even an old one, retries after NOT_ENOUGH_REPLICAS."""
     errors = {}
     for key, code in found.items():
         detail = f"{key}: the coordinator did not confirm the transaction: {code.name}"
@@ -119,7 +119,8 @@ def _as_produce_errors(
 
 
 def _transactional_headers(message: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
-    """Return the headers of the transactional batches, with unchecked checksums."""
+    """Return the headers of the transactional batches. The checksums of the batches are not checked
+    here."""
     found: dict[TopicPartition, BatchHeader] = {}
     for topic in message.topic_data:
         for part in topic.partition_data:

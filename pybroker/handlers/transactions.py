@@ -90,9 +90,9 @@ def _added(message: AddPartitionsToTxnRequest, codes: Codes) -> AddPartitionsToT
 def _when_stored(
     change: Callable[[], Awaitable[None] | None], answer: Callable[[ErrorCode], T]
 ) -> T | Awaitable[T]:
-    """Call `change`, which changes a transaction and raises BrokerError if it cannot. Return
-    `answer(code)`, with the code of this error, or NONE. If the change still has to be stored,
-    return an awaitable of `answer(code)`."""
+    """Call `change`, which changes a transaction. Return the response `answer(code)`: `code` is
+    NONE, or the code of the BrokerError with which the change failed. If the change is not stored
+    yet, return an awaitable of the response."""
     try:
         stored = change()
     except BrokerError as error:
@@ -167,8 +167,8 @@ def _keys(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
 
 
 def _not_attempted(keys: Sequence[TopicPartition], faults: Sequence[ErrorCode]) -> Codes:
-    """Return the codes of all partitions if some of them have faults. A partition without a fault
-    is not added either, so it gets OPERATION_NOT_ATTEMPTED."""
+    """Return the codes for a request that adds no partition, because at least one of its partitions
+    has a fault. A partition without a fault gets OPERATION_NOT_ATTEMPTED."""
     return {
         key: fault or ErrorCode.OPERATION_NOT_ATTEMPTED
         for key, fault in zip(keys, faults, strict=True)

@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(arguments: list[str]) -> None:
     """Execute the program that `arguments` name, with the remaining arguments, in this process. Do
-    not return. Except on Linux, the program does not end with its parent."""
+    not return. On Linux the program ends when its parent ends. On other systems it does not."""
     parent, program, *rest = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -73,9 +73,10 @@ class EmbeddedZooKeeper:
     `server.json` with the server's port and process."""
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """`port` is the server's port. 0 means the port of the server's last start, or any free
-        port if that port is in use. If a `port` above 0 is in use, the start fails, unless
-        `may_move` is True: the server then uses the port that 0 would mean."""
+        """`port` is the port of the server. With 0 the server gets the port of its last start if
+        that port is free, otherwise any free port. If a `port` above 0 is in use, `may_move`
+        decides: if it is False, the start fails; if it is True, the server gets a port as if `port`
+        were 0."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move

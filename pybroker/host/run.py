@@ -86,8 +86,8 @@ async def _run(config: BrokerConfig) -> None:
 async def _start(
     config: BrokerConfig, stack: AsyncExitStack, end: Callable[[str | None], None]
 ) -> None:
-    """Start all components, and push the calls that stop them onto `stack`. If the broker cannot go
-    on later, it calls `end` with the reason."""
+    """Start all components, and push the calls that stop them onto `stack`. A running broker that
+    cannot go on calls `end` with the reason."""
     for warning in config.warnings:
         log.warning("%s", warning)
     raise_open_files_limit()

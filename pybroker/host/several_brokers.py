@@ -80,8 +80,9 @@ def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
 
 
 def check_directories(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if the log directories contain the data of a single broker, but `brokers`
-    is more than 1, or if they contain the data of several brokers, but `brokers` is 1."""
+    """Raise StartupError if the data in the log directories does not suit `brokers`, the number of
+    brokers to start. Several brokers cannot use the data of a single broker. A single broker cannot
+    use the data of several brokers."""
     for directory in map(Path, config.log_directories):
         first = _directory_of(directory, 0)
         if brokers == 1 and (first / _META).exists():

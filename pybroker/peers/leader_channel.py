@@ -139,8 +139,8 @@ class FollowerLeaderChannel:
             # of the recreated topic.
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                "this broker sends no fetch, because it has not received its roles since it"
-                " registered",
+                "this broker sends no fetch until it has received a LeaderAndIsr request for its"
+                " present registration",
             )
         asked = self._session.next(positions, changed)
         request = FetchRequest(

@@ -138,8 +138,9 @@ def append_records(
     """Append the records from the index `start` on, each to the buffer of its partition, until a
     record does not fit. Add the partition of each appended record to `places`.
 
-    The partition of a record is its number in `chosen`. If it has none, its key determines the
-    partition as in Kafka's Java client. If it has no key either, the partition is `without_key`.
+    If `chosen` has a partition for a record, the record goes there. Otherwise the key of the record
+    determines the partition, as in Kafka's Java client. A record without a key goes to the
+    partition `without_key`.
 
     A record does not fit in three cases: its partition has no buffer (None); the buffer would
     exceed `limit` bytes; the records appended by this call might exceed `room` bytes in total.

@@ -61,9 +61,11 @@ class Table(Protocol):
         on, stay in the log, as Kafka's Cleaner.shouldRetainRecord does. With `drops_tombstones` all
         tombstones are removed.
 
-        Return the position after these records, the number of records that stay, whether a
-        tombstone stays, the largest timestamp delta of the records that stay (0 if none does), and
-        their bytes (None if all stay). Raises CorruptionError if a record is damaged."""
+        Return five values: the position after these records; the number of records that stay;
+        whether a tombstone stays; the largest timestamp delta of the records that stay, 0 if no
+        record stays; the bytes of the records that stay, None if all records stay. Raises
+        CorruptionError if a record is damaged.
+        """
 
 
 class Shift(Protocol):

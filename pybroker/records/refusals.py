@@ -59,9 +59,10 @@ class Times(NamedTuple):
 def name_records(
     refused: RecordsRefused, payload: bytes, record_count: int, times: Times, expected: Expected
 ) -> RecordsRefused:
-    """Return an exception that lists the invalid records of a batch. Only a limited number of
-    records is checked. If all checked records are valid, return `refused`. `payload` has the
-    encoded records. Raises CorruptionError if a record is damaged."""
+    """Return an exception that lists the invalid records of a batch. `refused` is the exception
+    without the list. Only a limited number of records is checked. If all checked records are valid,
+    return `refused`. `payload` has the encoded records. Raises CorruptionError if a record is
+    damaged."""
     errors: list[RecordError] = []
     has_wrong_time = False
     count = min(record_count, WALKED_MAX)

@@ -122,8 +122,8 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
 
 
 def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | None:
-    """Return the header of a batch that one combined check shows to be valid. Return None if the
-    batch needs the separate checks of `validate_produced`."""
+    """Check a batch quickly, by one combined condition. Return the header if the batch is certainly
+    valid. Otherwise return None: the batch needs the separate checks of `validate_produced`."""
     size = len(data)
     if not HEADER_SIZE <= size <= rules._bytes_max:
         return None

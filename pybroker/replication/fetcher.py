@@ -311,7 +311,8 @@ class Fetcher:
         return ask_ends
 
     async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
-        """Write the leader epochs that begin with these answers to disk, in threads."""
+        """Find the answers whose first batch begins a new leader epoch in the follower's log. Write
+        these leader epochs to disk, in threads."""
         logs = []
         for answer in answers:
             key, epoch = answer.topic_partition, first_epoch(answer.records)

@@ -47,8 +47,8 @@ class ReplicaFetchers:
         self._stopped = False
 
     def listen(self, failed: Failed) -> None:
-        """Call `failed` with each replica whose truncation failed, and with the reason. The replica
-        must stop following."""
+        """From now on, call `failed` whenever the truncation of a replica's log has failed.
+        `failed` receives the partition and the reason, and has to close the replica."""
         self._truncator.on_failed = failed
 
     # queries

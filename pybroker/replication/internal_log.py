@@ -87,19 +87,19 @@ class InternalLog:
         return self._partition.high_watermark
 
     @property
-    def is_surely_led(self) -> bool:
+    def has_zookeeper_lease(self) -> bool:
         return self._may(NEEDED["requests of group members"])
 
     @property
-    def is_certainly_led(self) -> bool:
+    def has_leader_lease(self) -> bool:
         return self._may(NEEDED["OffsetFetch"])
 
     async def is_led_now(self) -> bool:
-        if self.is_certainly_led:
+        if self.has_leader_lease:
             return True
-        if not self.is_surely_led:
+        if not self.has_zookeeper_lease:
             return False
-        return self._key in await self._lead_now([self._partition]) and self.is_surely_led
+        return self._key in await self._lead_now([self._partition]) and self.has_zookeeper_lease
 
     async def followed(self) -> None:
         while not self._require().is_followed:
@@ -208,7 +208,9 @@ class InternalLog:
         except BrokerError as error:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:
-            raise self._not_led(f"this broker leads again since epoch {found.leading_since}")
+            raise self._not_led(
+                f"this broker's present leadership began with leader epoch {found.leading_since}"
+            )
         return found
 
     def _not_led(self, reason: str) -> BrokerError:

@@ -323,9 +323,9 @@ class IsrChanges:
         self._has_untold.set()
 
     def _go_on(self, partition: Partition, old_offset: int, readable_bytes: int) -> None:
-        """Propose the partition's next ISR change if one is due. Wake waiting requests if the
-        high watermark has risen from `old_offset` and `readable_bytes` more bytes have become
-        readable."""
+        """Propose the partition's next ISR change if one is due. Wake waiting requests if
+        `readable_bytes`, the number of bytes that became readable, is above 0. `old_offset` is the
+        earlier high watermark."""
         self._replicas.high_watermark_moved(partition, old_offset, readable_bytes)
         if not partition.may_have_enough_replicas():
             self._replicas.produces.disturbed(partition.topic_partition)

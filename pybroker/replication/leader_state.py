@@ -78,7 +78,8 @@ class Follower:
     @property
     def followed_s(self) -> float:
         """The latest time at which the follower certainly followed this leader: the arrival of its
-        second-to-last fetch."""
+        second-to-last fetch. The follower sent its last fetch after that time, so it still followed
+        this leader then."""
         # The arrival of the last fetch proves less: that fetch may have been under way for long.
         session = self.session
         if session is not None and session.last_but_one_s >= self.fetched_s:
@@ -289,8 +290,12 @@ class LeaderState:
     ) -> IsrChange | None:
         """Return the ISR change that is due; None if none is due. A change removes lagging
         followers from the ISR. It also removes the eligible replicas if the new ISR has `required`
-        replicas. If neither is to be removed, but the leadership or the stored ISR is uncertain,
-        the change only checks the partition's state node in ZooKeeper (`only_looks`)."""
+        replicas.
+
+        If there is no replica to remove, but the leadership or the stored ISR is uncertain, a check
+        is due. Then the returned change only checks the partition's state node in ZooKeeper
+        (`only_looks`).
+        """
         self._await(
             frozenset(
                 replica

@@ -140,8 +140,8 @@ async def test_a_coordinator_returns_offsets_from_its_authority_on(bench: Bench)
     partition = replicas.partition(T0)
     for level in Authority:
         partition.granted = level
-        assert log.is_surely_led is (level >= NEEDED["requests of group members"])
-        assert log.is_certainly_led is (level >= NEEDED["OffsetFetch"])
+        assert log.has_zookeeper_lease is (level >= NEEDED["requests of group members"])
+        assert log.has_leader_lease is (level >= NEEDED["OffsetFetch"])
         try:
             log.append([KeyValue(b"k", b"v")], NOW_MS)
             appended = True

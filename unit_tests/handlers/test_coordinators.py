@@ -110,7 +110,7 @@ async def test_a_coordinator_that_may_have_been_replaced_does_not_name_itself(
         assert (await find(bench)).error_code == ErrorCode.NONE
         await bench.app.groups.shards.settled()
         with monkeypatch.context() as cut_off:
-            cut_off.setattr(InternalLog, "is_surely_led", property(lambda _: False))
+            cut_off.setattr(InternalLog, "has_zookeeper_lease", property(lambda _: False))
             answer = await find(bench)
         assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)

@@ -299,20 +299,20 @@ async def test_a_paused_broker_checks_its_lease_before_it_appends(real: OnReplic
     assert real.log.end_offset == 0
 
 
-async def test_without_zookeeper_only_an_unreplicated_partition_is_surely_led(
+async def test_without_zookeeper_only_an_unreplicated_partition_may_be_led(
     real: OnReplicas,
 ) -> None:
     log = real.open()
-    assert log.is_surely_led
+    assert log.has_zookeeper_lease
     real.replicas.manager.lease = Authority.COMMITTED
-    assert not log.is_surely_led
+    assert not log.has_zookeeper_lease
     await real.shrink()
-    assert not log.is_surely_led
+    assert not log.has_zookeeper_lease
     alone = facts(P0, epoch=real.epoch + 1, isr=(ME,))
     assert await real.replicas.told(alone) == [ErrorCode.NONE]
-    assert log.is_surely_led
+    assert log.has_zookeeper_lease
     real.replicas.manager.lease = Authority.NOTHING
-    assert not log.is_surely_led
+    assert not log.has_zookeeper_lease
 
 
 async def test_a_leader_without_fetches_of_its_followers_asks_zookeeper_who_leads(
@@ -328,24 +328,24 @@ async def test_a_leader_without_fetches_of_its_followers_asks_zookeeper_who_lead
     assert real.asked >= 1
     real.is_stored = False
     assert not await log.is_led_now()
-    assert log.is_surely_led, "by the fetches so far"
+    assert log.has_zookeeper_lease
 
 
 async def test_a_leader_is_certain_while_its_followers_fetch(real: OnReplicas) -> None:
     log, clock = real.open(), real.replicas.clock
-    assert log.is_certainly_led
+    assert log.has_leader_lease
     clock.advance(real.replicas.manager.lag_max_s + 1)
-    assert not log.is_certainly_led
+    assert not log.has_leader_lease
     partition = real.replicas.partition(P0)
     for _ in range(2):  # a fetch is sent after the one before was answered
         fetch = FollowerFetch(OTHER, 0, 0)
         real.replicas.manager.follower_fetched(partition, fetch, clock.monotonic())
-    assert log.is_certainly_led
+    assert log.has_leader_lease
     real.replicas.manager.lease = Authority.COMMITTED
-    assert not log.is_certainly_led
+    assert not log.has_leader_lease
     real.replicas.manager.lease = Authority.ALL
     real.replicas.manager.leadership_yield.add(P0, "its disk is full")
-    assert not log.is_certainly_led
+    assert not log.has_leader_lease
     assert not real.asked
 
 
@@ -386,7 +386,7 @@ async def test_a_yielding_leader_asks_zookeeper_who_leads(real: OnReplicas) -> N
 
 async def test_a_leader_that_read_of_its_successor_writes_nothing(real: OnReplicas) -> None:
     real.replicas.partition(P0).superseded(is_replaced=True)
-    assert not real.log.is_surely_led
+    assert not real.log.has_zookeeper_lease
     assert await refusal(real) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -1,5 +1,5 @@
-"""Removes suspect replicas from the ISR and the eligible replicas after a power loss, before the
-broker registers.
+"""After a power loss, removes suspect replicas from the ISR and from the eligible replicas. The
+broker does this before it registers.
 
 A power loss destroys records that were not synced, and the files do not show how many. So each
 replica whose log was not closed is suspect: it must catch up as a follower. A partition with only

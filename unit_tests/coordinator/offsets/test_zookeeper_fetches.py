@@ -27,7 +27,7 @@ async def test_a_replaced_coordinator_returns_no_offsets_although_its_zookeeper_
     stage.coord.lag()
     await stage.tool.set(FENCE, b"another")
     await stage.edit("a-0", b"8")
-    assert stage.shard.log.is_surely_led
+    assert stage.shard.log.has_zookeeper_lease
     with pytest.raises(BrokerError) as caught:
         await stage.fetch()
     assert caught.value.code is ErrorCode.NOT_COORDINATOR

@@ -129,15 +129,15 @@ class MemoryPartitionLog:
         return self.committed_end
 
     @property
-    def is_surely_led(self) -> bool:
+    def has_zookeeper_lease(self) -> bool:
         return self.is_connected and not self._is_deposed
 
     async def is_led_now(self) -> bool:
-        return self.is_surely_led
+        return self.has_zookeeper_lease
 
     @property
-    def is_certainly_led(self) -> bool:
-        return self.is_surely_led and self.has_follower_fetches
+    def has_leader_lease(self) -> bool:
+        return self.has_zookeeper_lease and self.has_follower_fetches
 
     async def followed(self) -> None:
         await self.is_followed.wait()
@@ -422,7 +422,7 @@ class MemoryShard:
 
     def require_current(self) -> None:
         self._check()
-        if not self.log.is_surely_led:
+        if not self.log.has_zookeeper_lease:
             raise BrokerError(ErrorCode.NOT_COORDINATOR, "the broker is cut off from ZooKeeper")
 
     async def confirm_current(self) -> None:
@@ -430,7 +430,7 @@ class MemoryShard:
 
     @property
     def is_certainly_current(self) -> bool:
-        return not self.has_ended and self.log.is_certainly_led
+        return not self.has_ended and self.log.has_leader_lease
 
     async def followed(self) -> None:
         await self.log.followed()
