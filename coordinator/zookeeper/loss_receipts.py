@@ -93,7 +93,7 @@ class LossReceipts:
             return ()
         return decode_receipts(path, data)
 
-    async def explaining(
+    async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
         """Return the newest receipt whose leader epoch is greater than `after` and at most `up_to`;

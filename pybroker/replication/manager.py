@@ -146,8 +146,8 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the replica's authority under the ZooKeeper lease `lease`. A result above `needed`
-        may be too high, because not all conditions for higher levels are checked."""
+        """Return the replica's authority. `lease` is the level that the ZooKeeper session allows.
+        Only levels up to `needed` are checked: a higher result may be too high."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -276,10 +276,10 @@ class ReplicaManager:
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         """Make each replica leader or follower, and return an error code for each. If the command
-        names all partitions of this broker, rename the directories of all other replicas to
-        `*-stray`. Raises BrokerError for the whole command: STALE_CONTROLLER_EPOCH;
-        STALE_BROKER_EPOCH; NETWORK_EXCEPTION if ZooKeeper does not return the configuration of a
-        topic."""
+        completes the list of this broker's replicas (see `Extent`), each log that is not in the
+        list is a stray: its directory is renamed to `*-stray`. Raises BrokerError for the whole
+        command: STALE_CONTROLLER_EPOCH; STALE_BROKER_EPOCH; NETWORK_EXCEPTION if ZooKeeper does not
+        return a topic's configuration."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers: dict[TopicPartition, ErrorCode] = {}

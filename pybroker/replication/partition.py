@@ -264,8 +264,8 @@ class Partition(Watched):
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """Record that the pending check has found the partition's state node in ZooKeeper
-        unchanged."""
+        """Record that ZooKeeper still has the partition's state node as this leader knows it. This
+        is the result of an `IsrChange` with `only_looks`."""
         assert self._leader is not None
         self._leader.unchanged()
 
@@ -334,8 +334,8 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether certainly no other replica led within the last `lag_max_s` seconds before
-        `now` (monotonic seconds)."""
+        """Return whether this replica was certainly still the leader at some time within the
+        `lag_max_s` seconds before `now` (monotonic seconds)."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property
@@ -345,8 +345,9 @@ class Partition(Watched):
 
     @property
     def led_version(self) -> int | None:
-        """The version of the partition's state node in ZooKeeper, while this replica leads. None if
-        this replica does not lead, or if no other replica can be elected."""
+        """The version of the partition's state node in ZooKeeper, as this leader knows it. None if
+        this replica does not lead. Also None if no other replica can be elected, because the leader
+        then need not ask ZooKeeper whether it still leads."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 

@@ -155,9 +155,9 @@ class Purgatory:
         """Begin a wait with the conditions of `wait`, and call `on_over` once when it ends.
         `on_over` must not read partitions. The caller must call `end` of the returned object once.
 
-        With `shares_timer` several waits share a timer, so this wait may end early. The timer of an
-        earlier wait may be used if it is due after half of `timeout_s` or later. A new timer is due
-        up to a second before the end of `timeout_s`.
+        With `shares_timer` the wait shares a timer with other waits, so it may end before
+        `timeout_s`. With the timer of an earlier wait it ends at half of `timeout_s` or later. With
+        a new timer it ends at most a second early.
         """
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None
@@ -188,9 +188,9 @@ class Purgatory:
         together[wait] = None
 
     def _shared_due(self, now: float, timeout_s: float) -> float:
-        """Return the time (loop seconds) at which the timer for a wait with a shared timer is due.
-        This is an existing timer if one is due in the second half of the wait, otherwise a new
-        timer."""
+        """Return the time (loop seconds) at which a shared timer ends a wait that begins at `now`.
+        If the timer of an earlier wait is due in the second half of this wait, return the time of
+        that timer. Otherwise return the time for a new timer."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
         for due in reversed(self._due):
             if earliest <= due <= latest:

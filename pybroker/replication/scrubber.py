@@ -89,8 +89,8 @@ class Scrubber:
         self._loop.wake()
 
     async def _look_at_suspects(self) -> bool:
-        """Check each offset at which a read has failed. Always returns False, because no check has
-        to be repeated."""
+        """Check each offset at which a read has failed. Returns False, so that the `RetryLoop`
+        calls this method again only after `wake`."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)

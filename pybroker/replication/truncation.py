@@ -35,7 +35,7 @@ class Losses(Protocol):
     """Reads and writes loss receipts: the records of unclean elections in ZooKeeper that allow a
     follower to truncate committed records. Both methods may raise CoordError and MalformedNode."""
 
-    async def explaining(
+    async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
         """Return the partition's newest loss receipt with a leader epoch above `after` and at most
@@ -51,7 +51,7 @@ class Losses(Protocol):
 class NoLosses:
     """The loss receipts of a cluster without unclean elections: none."""
 
-    async def explaining(
+    async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
         return None
@@ -85,8 +85,8 @@ class Truncator:
         return frozenset(self._busy)
 
     async def settled(self, keys: Iterable[TopicPartition] | None = None) -> None:
-        """Wait until no log of these partitions is being truncated (None: no log of this
-        broker)."""
+        """Wait for the end of the running truncations of these partitions (None: of all
+        partitions)."""
         wanted = self._busy if keys is None else [key for key in keys if key in self._busy]
         tasks = [self._busy[key] for key in wanted]
         if tasks:
@@ -140,7 +140,7 @@ class Truncator:
         is_committed = cuts_committed(replica, partition.high_watermark, step)
         try:
             async with asyncio.timeout(_RECEIPT_WAIT_S):
-                receipt = await self._losses.explaining(
+                receipt = await self._losses.newest_receipt(
                     key, after=replica.latest_epoch, up_to=partition.leader_epoch
                 )
                 if receipt is None and is_committed:

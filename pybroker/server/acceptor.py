@@ -175,8 +175,8 @@ class Acceptor:
             self._pause(RETRY_S)
 
     def _wait_for_room(self, reason: str | None) -> None:
-        """Pause, because the system lacks descriptors or memory. At the first pause log
-        `reason`."""
+        """Pause, because the system lacks descriptors or memory. Log `reason` at most once until a
+        connection is accepted again."""
         if not self._without_room:
             self._without_room = True
             self._is_logged = self._lines.allow() is not None

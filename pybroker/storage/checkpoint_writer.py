@@ -22,8 +22,8 @@ value in the file."""
 
 class CheckpointWriter:
     """Writes the checkpoint files of all usable log directories. All methods wait for the disk. On
-    a full disk the checkpoint files keep their older values. An older value is lower, and a
-    checkpoint may be lower than the true value."""
+    a full disk the checkpoint files keep their older values. These are lower than the present
+    values, which is allowed: a checkpoint is a lower bound."""
 
     def __init__(
         self,

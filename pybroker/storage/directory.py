@@ -413,13 +413,16 @@ class LogDirectory:
     def forget_others(
         self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Lower each checkpointed offset to at most the partition's log end offset in `ends`. If a
-        partition is not in `ends`, remove its offsets, unless the partition is missing. Raises
-        StorageError.
+        """Correct the checkpoints of this directory, after all logs were opened. `ends` has the
+        partitions in this directory, each with the upper limit of its checkpointed offsets.
+        `anywhere` has the partitions in all log directories of this broker.
 
-        A partition is missing if its checkpointed high watermark is above 0, but no log directory
-        of this broker contains the partition. `anywhere` are the partitions that some log directory
-        contains.
+        - Partitions in `ends`: offsets above the limit are lowered to the limit.
+        - Missing partitions: their offsets are kept. A partition is missing if it is not in
+          `anywhere`, and its checkpointed high watermark is above 0.
+        - All other partitions: their offsets are removed.
+
+        Raises StorageError.
         """
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:

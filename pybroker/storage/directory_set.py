@@ -156,8 +156,8 @@ class DirectorySet:
         usable directory, and the list of all directories of the broker. Writes nothing: the caller
         must store the list in each usable directory.
 
-        `expects_data`: this broker had partitions before. If this is True and all usable
-        directories are new, their data counts as lost.
+        `expects_data`: this broker had partitions before. If this is True, but all usable
+        directories are new, each of them counts as the empty replacement of a lost directory.
 
         Raises StartupError if one directory is a copy of another. Raises StorageError.
         """
@@ -212,7 +212,7 @@ class DirectorySet:
             if other != directory.path:
                 raise StartupError(
                     f"log directories {other} and {directory.path} have the same directory.id in"
-                    " meta.properties: one is a copy of the other; remove it from log.dirs"
+                    " meta.properties: one is a copy of the other; remove the copy from log.dirs"
                 )
             ids[directory.path] = found.directory_id
         return ids

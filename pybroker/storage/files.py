@@ -55,9 +55,9 @@ class _reported:
 
 
 class _reported_write(_reported):
-    """Wrap a write: a full disk raises DiskFull, any other failure StorageError. Do not use it for
-    a sync. A failed sync may have lost acknowledged records, but after DiskFull the log stays in
-    use."""
+    """Wrap a write: a full disk raises DiskFull, any other failure StorageError. After DiskFull the
+    log stays in use. So do not use this class for a sync: a failed sync may have lost acknowledged
+    records, and the log must not stay in use."""
 
     __slots__ = ()
 

@@ -250,7 +250,8 @@ class _Loader:
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
 
     def write_anew(self) -> None:
-        """Replace the segment files with records above the recovery point by synced copies."""
+        """Copy each segment file that has records above the recovery point, sync the copy, and
+        rename it over the original."""
         # After a failed sync the kernel may treat bytes as written that never reached the disk.
         # They can be read while they are in memory, but another sync does not write them.
         durable = self._known.recovery_point or 0

@@ -285,8 +285,8 @@ class Log:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Return whole batches from the one that contains `offset` on, below `upper_offset`, at
-        most `max_bytes` in total; b"" if there is no such batch.
+        """Return whole batches, beginning with the batch that contains `offset`; b"" if there is
+        none. All are below `upper_offset`, and together they have at most `max_bytes`.
 
         With `at_least_one_batch` the first batch may be longer than `max_bytes`. With
         `cached_only`, None means that the read would wait for the disk. The caller then repeats the

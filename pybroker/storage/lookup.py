@@ -134,9 +134,9 @@ def read(
     at_least_one_batch: bool,
     cached_only: bool,
 ) -> Buffer | None:
-    """Return whole batches of one segment, from the one that contains `offset` on, below
-    `upper_offset`, at most `max_bytes` in total. Return None if `cached_only` is True and the read
-    would wait for the disk."""
+    """Return whole batches of one segment, beginning with the batch that contains `offset`. All are
+    below `upper_offset`, and together they have at most `max_bytes`. Return None if `cached_only`
+    is True and the read would wait for the disk."""
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:

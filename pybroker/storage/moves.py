@@ -121,8 +121,8 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare the move for a truncation to `offset` of the log in use. The caller holds the
-        lock of `LogTable`. Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR. After an
+        """Prepare the move before the caller truncates the log in use to `offset`. The caller holds
+        the lock of `LogTable`. Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR. After an
         error the caller must not truncate the log."""
         try:
             with self._marks:

@@ -65,8 +65,8 @@ class Opening:
         contain the same partition, or if one is a copy of another, StartupError is raised before
         anything is written.
 
-        `expects_data`: the broker had partitions before. If this is True and all usable directories
-        are new, their data counts as lost.
+        `expects_data`: the broker had partitions before. If this is True, but all usable
+        directories are new, each of them counts as the empty replacement of a lost directory.
         """
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)

@@ -80,8 +80,8 @@ def scan(
 ) -> ScanEnd:
     """Check the batches in `file` from `position` on, and call `visit` for each valid one. Return
     the end of the valid batches. A valid batch has a right header and checksum, and offsets above
-    those of the batch before it. If `may_have_gaps` is False, the last batch of the file is invalid
-    if there is a gap in the offsets before it."""
+    those of the batch before it. With `may_have_gaps` False, the last batch of the file is valid
+    only if it follows the batch before it without a gap in the offsets."""
     chunk = b""
     start = position
     while position < size:
@@ -139,9 +139,9 @@ def _is_plausible_batch(file: File, position: int, size: int) -> bool:
 
 
 def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the base offset of the batch at `position` is too high to be right. This is so
-    if the next batch is valid and has a base offset of at least `expected`, but below the end
-    offset of the batch at `position`."""
+    """Return whether the base offset of the batch at `position` is too high. It is too high if the
+    batch after it is valid, and begins below the end offset of the batch at `position`. A batch
+    that begins below `expected`, the end offset of the batch before `position`, is never valid."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)

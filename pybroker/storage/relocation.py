@@ -181,9 +181,9 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """The operator has accepted that the other logs of these partitions' moves are lost.
-        Remove the files that mark a move from the directories of the remaining logs. Waits for
-        the disk."""
+        """End the interrupted move of each partition, if it has one: the operator has accepted that
+        one of the two logs is lost. Remove the files that mark a move from the directory of the
+        remaining log. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:

@@ -208,8 +208,9 @@ class ReplicaHealth:
 
     def complete(self, log: Log) -> None:
         """Record that an incomplete replica may lead, and remove the mark of incompleteness from
-        the disk. The caller must know that the copy is complete, or that the partition was
-        orphaned. Without effect if the replica is not incomplete."""
+        the disk. Call this if the copy is complete. Also call it if the partition had neither an
+        in-sync nor an eligible replica: then an incomplete replica may be elected. Does nothing for
+        other replicas."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):

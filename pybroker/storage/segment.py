@@ -219,9 +219,9 @@ class Segment:
     def headers(
         self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the position and the header of each batch from `position` on that ends at or before
-        the position `limit`. A batch must begin at `position`. Raises CorruptionError if a header
-        is invalid; NotCached if `cached_only` is True and the read would wait for the disk."""
+        """Yield the position and the header of each whole batch between the positions `position`
+        and `limit`. A batch must begin at `position`. Raises CorruptionError if a header is
+        invalid; NotCached if `cached_only` is True and the read would wait for the disk."""
         chunk: Buffer = b""
         start = position
         while limit - position >= HEADER_SIZE:
@@ -334,11 +334,13 @@ class Segment:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Return whole batches from the one that contains `offset` on, all below `upper_offset`.
+        """Return whole batches, beginning with the batch that contains `offset`. All are below
+        `upper_offset`.
 
         Return None if the segment has no record at or after `offset`. Return b"" if the first batch
         is not below `upper_offset` or is longer than `max_bytes`. Raises NotCached and
-        CorruptionError."""
+        CorruptionError.
+        """
         # Read before `end`: if the segment is truncated meanwhile, new hints go into a dictionary
         # that is no longer used.
         hints = self._hints

@@ -72,7 +72,7 @@ class Receipts:
         self.on_asked: Callable[[], object] = lambda: None
         self.given_up: list[tuple[TopicPartition, int, int]] = []
 
-    async def explaining(
+    async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
         self.asked += 1

@@ -85,7 +85,7 @@ def test_the_newest_receipts_are_kept() -> None:
 async def test_a_truncation_without_a_receipt_is_refused(coord: MemoryCoord) -> None:
     await store_state(coord, 9)
     receipts = LossReceipts(coord, 1)
-    assert await receipts.explaining(T0, after=NO_EPOCH, up_to=5) is None
+    assert await receipts.newest_receipt(T0, after=NO_EPOCH, up_to=5) is None
     with pytest.raises(NoNode):
         await receipts.add_truncation(T0, 5, 3, 9)
 
@@ -130,7 +130,7 @@ async def test_the_newest_election_between_two_leader_epochs_explains_a_loss(
 ) -> None:
     await store_state(coord, 9)
     await coord.create(paths.loss(T0), encode_receipts([replace(RECEIPT, leader_epoch=3), RECEIPT]))
-    found = await LossReceipts(coord, 1).explaining(T0, after=after, up_to=up_to)
+    found = await LossReceipts(coord, 1).newest_receipt(T0, after=after, up_to=up_to)
     assert (found and found.leader_epoch) == epoch
 
 
@@ -140,7 +140,7 @@ async def test_a_lagging_zookeeper_server_does_not_hide_a_receipt(coord: MemoryC
     await store_state(coord, 9)
     receipts = LossReceipts(coord, 1)
     with pytest.raises(ConnectionLoss, match="expected 10 or later"):
-        await receipts.explaining(T0, after=4, up_to=10)
+        await receipts.newest_receipt(T0, after=4, up_to=10)
 
     class Lagging(MemoryCoord):
         """A client whose server applies the election only at a sync."""
@@ -152,7 +152,7 @@ async def test_a_lagging_zookeeper_server_does_not_hide_a_receipt(coord: MemoryC
 
     lagging = Lagging(coord._tree)
     await lagging.start()
-    found = await LossReceipts(lagging, 1).explaining(T0, after=4, up_to=10)
+    found = await LossReceipts(lagging, 1).newest_receipt(T0, after=4, up_to=10)
     assert found is not None and found.leader_epoch == 10
     await lagging.close()
 
