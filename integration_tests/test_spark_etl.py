@@ -137,8 +137,8 @@ def test_an_undecodable_record_ends_a_run_without_dead_letters(numbers: Numbers)
     with pytest.raises(RunFailed) as caught:
         job.run_once(numbers.spark)
     assert str(caught.value) == (
-        "1 of 4 records cannot be decoded (decode.on-error is fail); nothing was committed: "
-        f"{numbers.topic}-0@2: value: not one JSON document"
+        "1 of 4 records cannot be decoded (decode.on-error is fail); nothing was committed. "
+        f"Examples: {numbers.topic}-0@2: value: not one JSON document"
     )
     assert numbers.files() == []
 

@@ -57,9 +57,9 @@ def counted(
     count: Count,
     progress: Progress = lambda done, total: None,
 ) -> Snapshot:
-    """Return the snapshot with record counts for the topics that `count` chooses. A topic whose
-    cleanup.policy cannot be read is treated as compacted. `options` are client options with Kafka's
-    names.
+    """Return the snapshot with record counts for the topics that `count` chooses. "compacted"
+    chooses the compacted topics, and the topics whose cleanup.policy cannot be read; "always"
+    chooses all topics, and "never" no topic. `options` are client options with Kafka's names.
 
     Records that retention deletes during the counting are no error. Raises ConfigError if `options`
     are invalid; RangeFailed if a range cannot be read; another ClientError if a request fails.
@@ -135,8 +135,8 @@ class CountedParts:
         """`_bytes` and `_tally` count the batches since the end of the last complete part."""
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """Count the records of a batch whose offsets are at least `first_offset`. Raises the errors
-        of `Tally.add`."""
+        """Count the records of a batch. Records below `first_offset`, and records outside the
+        range, are not counted. Raises the errors of `Tally.add`."""
         self._bytes += header.size
         self._tally.add(header, batch, max(first_offset, self._start), self._end)
         if self._bytes >= self._bytes_max or self._tally.records >= self._records_max:

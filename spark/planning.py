@@ -267,9 +267,9 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 
 @dataclass(frozen=True, slots=True)
 class _Responses:
-    """The brokers' responses for each partition: log start offset (`first`), log end offset
-    (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). `epoch_ends` has the present end
-    offset of the leader epoch in the earlier snapshot."""
+    """The brokers' responses for each partition: log start offset (`first`), latest offset
+    (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). The earlier snapshot contains a
+    leader epoch for each partition; `epoch_ends` has the offset at which this epoch ends now."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]

@@ -57,7 +57,8 @@ class DocumentReader:
     def rows(
         self, row: Mapping[str, object], key: str, where: str
     ) -> Iterator[tuple[str, Mapping[str, object]]]:
-        """Yield (name, object) for each member of an object that must not be empty."""
+        """Yield the name and the value of each member of the object `row[key]`. Add a fault if this
+        object is missing or empty, and for each value that is not an object."""
         value = row.get(key)
         if not isinstance(value, dict) or not value:
             self.faults.append(f"{key} of {where} is {_shown(value)}, expected an object with keys")

@@ -1,8 +1,9 @@
 """Splits the ranges of a snapshot into pieces, one piece for each task.
 
 The pieces of a range cover exactly the range. In a range with record counts, each piece after the
-first begins at the end of a counted part, so that each task can compare its count. In any other
-range it begins at the start of a batch, so that no batch is fetched and decoded twice.
+first begins at the end of a counted part, so that each task can compare its count. In a range
+without record counts, each piece after the first begins at the start of a batch, so that no batch
+is fetched and decoded twice.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ async def pieces_of(
             return full
         sizes = await bytes_per_offset(cluster, [item.topic_partition for item in full])
         pieces = split(full, limits, sizes)
-        starts = counted_places(full, pieces)
+        starts = counted_starts(full, pieces)
         inner = [
             place
             for last, piece in pairwise(pieces)
@@ -127,11 +128,12 @@ async def pieces_of(
         await cluster.close()
 
 
-def counted_places(
+def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return (partition, first offset) of each piece -> the end of the last counted part that ends
-    at or before the first offset. Pieces of ranges without record counts are left out."""
+    """Return new first offsets of pieces, for the parameter `starts` of `align`. Each first offset
+    is lowered to the nearest boundary between counted parts, or to the start of the range. Pieces
+    of ranges without record counts are left out."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges

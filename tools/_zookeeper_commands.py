@@ -89,8 +89,8 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the shell. `options` are its option letters in getopt's form. The options are
-    followed by at least `least` and at most `most` words (None: any number). If there is one more
-    word, the command has its deprecated form: the last word stands for a watch or a version."""
+    followed by at least `least` and at most `most` words (None: any number). More than `most` words
+    are the deprecated form of the command: the last word stands for a watch or a version."""
 
     usage: str
     run: Callable[[Session, Call], None]

@@ -1,5 +1,6 @@
-"""The command `pybroker console-consumer`, equivalent to Kafka's kafka-console-consumer. Without a
-group, partitions are read by assignment."""
+"""The command `pybroker console-consumer`, equivalent to Kafka's kafka-console-consumer. If no
+group is given for --topic, the consumer assigns the partitions to itself (`assign` instead of
+`subscribe`)."""
 
 from __future__ import annotations
 
@@ -237,9 +238,9 @@ def command(
 
 
 def leaderless_ms(timeout_ms: int | None) -> int:
-    """Return the time in ms after which a partition without a leader is an error. The time is at
-    most half of `timeout_ms`. If `timeout_ms` is None, return 0: the tool waits for a leader
-    without a limit."""
+    """Return the consumer option leaderless_timeout_ms: the time in ms after which a partition
+    without a leader is an error. The time is at most half of `timeout_ms`. If `timeout_ms` is None,
+    return 0, which means no limit."""
     return 0 if timeout_ms is None else max(1, min(LEADERLESS_MS, timeout_ms // 2))
 
 
@@ -269,10 +270,10 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set the consumer option auto_offset_reset to `start`, if `start` is "earliest" or "latest".
-    If `options` already has a value, it is replaced only if `start` comes from --offset
-    (`by_offset`). Raises Failure if --from-beginning is given and the value in `options` is not
-    "earliest"."""
+    """Set auto_offset_reset in `options` to `start`, if `start` is "earliest" or "latest". If
+    `options` already contains auto_offset_reset, only a `start` from --offset (`by_offset`)
+    replaces its value. Raises Failure if --from-beginning is given and `options` contains an
+    auto_offset_reset other than "earliest"."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(

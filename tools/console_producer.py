@@ -59,8 +59,12 @@ class LineFormat:
 
     def parse(self, line: bytes, number: int) -> Line:
         """Return the headers, the key and the value in a line. `number` is the line number for
-        error messages. Raises Failure for a missing separator. With ignore.error=true, a missing
-        separator is no error: the record then has no headers, no key or an empty header value."""
+        error messages. Raises Failure for a missing separator.
+
+        With ignore.error=true, a missing separator is no error. If the line lacks the headers
+        delimiter, the record has no headers. If the line lacks the key separator, the record has no
+        key. If a header lacks its separator, the value of the header is empty.
+        """
         rest, headers = line, b""
         if self.parse_headers:
             headers, rest = self._cut(rest, self.headers_delimiter, "header", number)

@@ -1,5 +1,5 @@
-"""The command `pybroker consumer-perf-test`, equivalent to Kafka's kafka-consumer-perf-test.
-Partitions are read by assignment, without a group."""
+"""The command `pybroker consumer-perf-test`, equivalent to Kafka's kafka-consumer-perf-test. The
+consumer joins no group: it assigns all partitions of the topic to itself."""
 
 from __future__ import annotations
 

@@ -108,9 +108,9 @@ async def perform(coord: Coord, wanted: list[TopicPartition] | None) -> None:
             )
     if not await _removed(coord, paths.PREFERRED_ELECTION, ELECTION_WAIT_S):
         raise Failure(
-            f"no controller has run the election within {ELECTION_WAIT_S:.0f} s; the election"
-            f" stays requested, and the next controller runs it (the node {paths.CONTROLLER}"
-            " has the controller's id)"
+            f"no controller has run the election within {ELECTION_WAIT_S:.0f} s; check that the"
+            f" cluster has a controller (the node {paths.CONTROLLER} exists). The request is kept:"
+            " the next controller runs the election"
         )
     await _report(coord, {key: existing[key] for key in chosen})
 

@@ -213,8 +213,8 @@ def partition_options(*, required: bool) -> Callable[[Any], Any]:
 def describe_producers_command(
     common: Common, broker_id: int | None, topic: str, partition: int
 ) -> None:
-    """Print the producers that a partition's replica knows. If a producer has an open transaction,
-    the line has its first offset."""
+    """Print the producers that a partition's replica knows. For a producer with an open
+    transaction, also print the transaction's first offset."""
     key = TopicPartition(topic, partition)
 
     async def work(admin: Admin) -> Sequence[ActiveProducer]:
@@ -351,7 +351,8 @@ def find_hanging_command(
     topic: str | None,
     partition: int | None,
 ) -> None:
-    """Find transactions that are open in a partition, but that their coordinator will never end."""
+    """Find hanging transactions: they are open in a partition, and their coordinator will never end
+    them."""
     if topic is None and broker_id is None:
         raise Failure(
             "The `find-hanging` command requires either --topic or --broker-id to limit the scope"

@@ -61,7 +61,8 @@ class Job:
     def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
         """Execute one run: repeat a plan that was not committed, or read the new records. With
         `until_ms` (since 1970), each partition ends before its first record with this timestamp or
-        later. A repeated plan keeps its ends.
+        later. `until_ms` has no effect on a repeated plan, because the plan contains the end
+        offsets.
 
         Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. A run with an
         error commits nothing, and the next run reads from the end of the last commit.

@@ -171,8 +171,8 @@ def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapsho
 
 
 def _ends_from(job: JobFile, last: Snapshot, ends: Bounds) -> Bounds:
-    """Return the end offset of each partition for the next run: the offset of `ends`, or the end in
-    the last run's snapshot (`last`) if that end is higher."""
+    """Return the end offset of each partition for the next run. It is the higher of two offsets:
+    the end that `ends` specifies, and the end in the last run's snapshot (`last`)."""
     source = job.source
     found = _plan(job, SnapshotSpec(topics=source.topics, ends=ends, isolation=source.isolation))
     read = {item.topic_partition: item.end for item in last.ranges()}

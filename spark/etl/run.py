@@ -211,8 +211,8 @@ class Run:
                 else f"dlq.max-ratio allows {letters.max_ratio:g} of them"
             )
             raise RunFailed(
-                f"{failed} of {rows} records cannot be decoded ({limit}); nothing was committed: "
-                f"{listed}"
+                f"{failed} of {rows} records cannot be decoded ({limit}); nothing was committed. "
+                f"Examples: {listed}"
             )
         found = bad.groupBy(decode.ERROR).count().orderBy(F.desc("count")).limit(REASONS).collect()
         return {str(row[0]): int(row[1]) for row in found}

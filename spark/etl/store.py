@@ -224,8 +224,8 @@ class Store:
         return OutputError(f"{path} is missing, although {there} exists: restore it")
 
     def _make_folders(self) -> None:
-        """Create the folders of the output. To make them durable, store the owner document next:
-        this syncs the root."""
+        """Create the folders of the output. The caller must store the owner document next: storing
+        it syncs the parent of the new folders, which makes them durable."""
         make_folders(self.files, self._root)
         for folder in _FOLDERS:
             self.files.make_folder(self._root / folder)

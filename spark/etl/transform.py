@@ -156,7 +156,7 @@ def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
 
 
 def _with_user_lines(message: str) -> str:
-    """Return the message with line numbers of the user's text. The text begins in line 2 of the
-    query, to which the line numbers of Spark refer."""
+    """Return Spark's message with the line numbers reduced by one. Spark counts the lines of the
+    whole query, in which the user's text begins in line 2."""
     message = re.sub(r"\bline (\d+)", lambda found: f"line {int(found[1]) - 1}", message)
     return message.rstrip("; ")

@@ -25,7 +25,7 @@ from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError,
 from pybroker.spark.splits import (
     Limits,
     align,
-    counted_places,
+    counted_starts,
     pieces_blocking,
     split,
     with_counts,
@@ -257,7 +257,7 @@ def in_parts(*edges: int, partition: int = 0) -> PartitionRange:
 
 def pieces(ranges: Collection[PartitionRange], limits: Limits) -> list[PartitionRange]:
     cut = split(list(ranges), limits, {TopicPartition("t", 0): 1.0})
-    return with_counts(list(ranges), align(cut, counted_places(list(ranges), cut)))
+    return with_counts(list(ranges), align(cut, counted_starts(list(ranges), cut)))
 
 
 def test_tasks_begin_at_part_boundaries() -> None:
