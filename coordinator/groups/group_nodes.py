@@ -50,9 +50,9 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove the nodes of these topics, except those with children, that is, with offset nodes. If
-    no topic of the group has offset nodes then, also remove those of the group's own nodes that
-    have no children. Raises CoordError."""
+    """Remove the nodes of these topics. A topic node that still has offset nodes is kept. If the
+    group has no topic left after that, also remove those of the group's own nodes that have no
+    children. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

@@ -209,8 +209,9 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
     has to join again.
 
     A Stable group accepts no new assignment. So the client must not compute one, even if the member
-    is the leader of the group. The answer tells the client so by `skip_assignment` (KIP-814). An
-    older client gets the leader's member id from before the change, and so does not take itself for
+    is the leader of the group. `skip_assignment` in the answer tells the client so (KIP-814). A
+    client without support for `skip_assignment` gets the leader id from before the change. If the
+    member is the leader, this is the member's old id, and so the client does not take itself for
     the leader.
     """
     member = group.members.get(store.member_id)

@@ -144,8 +144,9 @@ def dismiss(
 
 
 def continue_without(group: Group, effects: Effects, why: str) -> None:
-    """After the removal of a member, begin a rebalance. If a rebalance already waits for joins,
-    complete it if all remaining members have joined. `why` is for the log."""
+    """Rebalance the group after a member was removed. If the group is Stable or waits for the
+    leader's SyncGroup, begin a rebalance. If the group already waits for joins, call
+    `try_complete`: perhaps only the removed member had not joined yet. `why` is for the log."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):

@@ -1,8 +1,8 @@
 """Finds the committed offsets of a shard by replaying the offset records in its log.
 
-A record of a transaction takes effect at the commit marker, and never if the transaction aborts. Of
-several records for the same group and partition, the one with the highest log offset wins, whatever
-the order of the markers: compaction keeps only that record.
+A record of a transaction takes effect at the commit marker, and never if the transaction aborts. If
+several records for one group and partition take effect, the one with the highest log offset wins,
+because compaction keeps only that record. The order of the commit markers does not matter.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class _Pending(NamedTuple):
 
 class PendingKeys:
     """The groups and partitions for which transactions have offsets that are not in effect yet. For
-    each of them, the producer ids of these transactions, and the number of offset records of each
-    producer id."""
+    each group and partition, the offset records are counted by producer id."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, dict[int, int]]] = {}

@@ -46,11 +46,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The result of an import of a group. `of_nodes` are the offsets that were not imported. If the
-    group has consumers of Kafka 0.8 (`is_classic`), no offset is imported. Otherwise an offset is
-    not imported if a transaction has a pending offset of the same partition."""
+    """The result of an import of a group. `not_imported`: offsets that have a node but still no
+    record. If `is_classic` is True, the group has consumers of Kafka 0.8, and no offset was
+    imported. If it is False, only those offsets were left out for which a transaction has a pending
+    offset of the same partition."""
 
-    of_nodes: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    not_imported: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
 
 
@@ -180,12 +181,12 @@ class LoggedOffsets:
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        of_nodes: Mapping[TopicPartition, CommittedOffset] = {}
+        not_imported: Mapping[TopicPartition, CommittedOffset] = {}
         if self._may_be_new(group_id):
-            of_nodes = (await self._import_in_turn(group_id)).of_nodes
+            not_imported = (await self._import_in_turn(group_id)).not_imported
         await self._shard.confirm_current()
         recorded = self._recorded.of_group(group_id)
-        found = {**of_nodes, **{key: each.committed for key, each in recorded.items()}}
+        found = {**not_imported, **{key: each.committed for key, each in recorded.items()}}
         if partitions is None:
             return dict(found)
         return {key: found[key] for key in partitions if key in found}
@@ -276,7 +277,7 @@ class LoggedOffsets:
         try:
             imported = await self._import_group(group_id)
             if not imported.is_classic:
-                self._check_decided(group_id, imported.of_nodes)
+                self._check_decided(group_id, imported.not_imported)
         except MalformedNode as error:
             log.error("offsets not moved to the log group=%s reason=%s", group_id, error)
 

@@ -174,8 +174,9 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return partition -> details of the committed offset. If an offset has no details, the
-        value is None, or the result does not have the partition."""
+        """Return partition -> details of the committed offset; None if the details are missing or
+        malformed. If there are more than UNLISTED_READS_MAX partitions, the result has only the
+        partitions with a details node."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

@@ -2,8 +2,8 @@
 
 A transaction may need several multis, so a reader of ZooKeeper may see only a part of its offsets.
 The applied marker (`applied_marker.py`) is written when all offsets of the transaction are in
-ZooKeeper. Before that, `OffsetStore.undecided` still names their partitions. Transactions are
-written in the order of their markers.
+ZooKeeper. Before that, `OffsetStore.undecided` still names the partitions of these offsets.
+Transactions are written in the order of their commit markers in the log.
 """
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ class ZookeeperOffsets:
         if code is not ErrorCode.NONE:
             raise BrokerError(
                 code,
-                "ZooKeeper does not accept the log offset of the last transaction marker that was"
-                f" applied to __consumer_offsets-{self._shard.partition}",
+                "the log offset of the last transaction marker of"
+                f" __consumer_offsets-{self._shard.partition} cannot be written to ZooKeeper",
             )
 
     async def _move(self, recorded: Sequence[tuple[OffsetKey, CommittedOffset]]) -> None:

@@ -35,8 +35,9 @@ _UNREADABLE: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 class Fault(NamedTuple):
-    """Why the batch at `offset` cannot be used. `is_damage`: another replica may have an undamaged
-    copy."""
+    """Why the batch at `offset` cannot be used. If `is_damage` is True, the batch is damaged, and
+    another replica may have an intact copy. If it is False, the checksum is correct, but the
+    records cannot be decoded."""
 
     offset: int
     reason: str

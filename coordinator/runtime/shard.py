@@ -75,7 +75,7 @@ class ShardContext(Protocol):
     async def confirm_current(self) -> None:
         """Wait until the leader lease or ZooKeeper proves that this broker still coordinates the
         partition. Await this before an answer from memory, such as committed offsets. Raises
-        BrokerError NOT_COORDINATOR without proof."""
+        BrokerError NOT_COORDINATOR if neither proves it."""
 
     @property
     def is_certainly_current(self) -> bool:
@@ -103,7 +103,7 @@ class ShardContext(Protocol):
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed. Raises BrokerError: NOT_COORDINATOR
-        if the shard ends, COORDINATOR_NOT_AVAILABLE after a time limit. After both errors the
+        if the shard ends, COORDINATOR_NOT_AVAILABLE after a time limit. After either error the
         records may still be committed later."""
 
     def is_committed(self, offset: int) -> bool:

@@ -32,15 +32,18 @@ class Commits:
         self._has_ended = False
 
     def add(self, offset: int, committed: Callable[[], None]) -> Deferred[None] | None:
-        """Call `committed` when all records below `offset` are committed. Return None after that
-        call if they are committed already. Otherwise return a Deferred that is done after that
-        call. If the shard ends first, `committed` is not called, and the Deferred fails with
-        BrokerError NOT_COORDINATOR. `offset` must be the result of the latest `append`, without an
-        await since."""
+        """Call `committed` when all records below `offset` are committed. If they are committed
+        already, call it at once and return None. Otherwise return a Deferred that is done when
+        `committed` has been called.
+
+        If the shard ends before the records are committed, `committed` is not called, and the
+        Deferred fails with BrokerError NOT_COORDINATOR. `offset` must be the result of the latest
+        `append`, without an await since.
+        """
         if not self._waiting and self._context.is_committed(offset):
             committed()
             return None
-        deferred: Deferred[None] = Deferred(_keep)
+        deferred: Deferred[None] = Deferred(_ignore_cancel)
         self._waiting.append((offset, committed, deferred))
         self._task.start(self._run)
         return deferred
@@ -76,5 +79,5 @@ class Commits:
                 deferred.set_result(None)
 
 
-def _keep() -> None:
-    """Do nothing when a wait is cancelled: its state is committed nevertheless."""
+def _ignore_cancel() -> None:
+    """Do nothing when a caller stops waiting: the appended record is not taken back."""

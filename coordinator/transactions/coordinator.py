@@ -52,7 +52,7 @@ BEGIN_WAIT_S: Final = 0.1
 value is the default of add.partitions.to.txn.retry.backoff.max.ms in Kafka 4. Kafka 3 instead
 refuses the request at once, and its clients repeat it after 20 ms. The previous transaction usually
 ends within some milliseconds."""
-_OF_ANOTHER: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
+_OTHER_PRODUCER_ERRORS: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
 """The errors of a request by a producer that is not the current producer of the transactional
 id."""
 
@@ -275,10 +275,11 @@ class TransactionCoordinator:
     ) -> Deferred[None] | None:
         """Carry out a decision: append a state as `_append_in_time` does, or raise an error code.
 
-        If the last appended state is not committed yet, raise CONCURRENT_TRANSACTIONS instead,
-        unless the decision is one of the error codes in `_OF_ANOTHER`.
+        If the last appended state is not committed yet, raise CONCURRENT_TRANSACTIONS instead. But
+        if the request is not from the current producer, raise INVALID_PRODUCER_ID_MAPPING or
+        PRODUCER_FENCED at once.
         """
-        if decided in _OF_ANOTHER:
+        if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)
         self._check_not_pending(entry)
         if isinstance(decided, ErrorCode):

@@ -40,8 +40,8 @@ async def change_config(
     Raises MalformedNode, CoordError, and the errors of `change`.
 
     `owner`: the topic that the values belong to. If this topic does not exist or is deleted, return
-    False and change nothing. `replaces`: `change` does not need the stored values. It gets no
-    values, and the stored ones may be malformed.
+    False and change nothing. `replaces`: call `change` with an empty dict in place of the stored
+    values. The stored values may then be malformed.
     """
     path = paths.config(entity)
     note = CreateOp(

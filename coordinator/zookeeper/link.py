@@ -4,16 +4,17 @@ A link changes kazoo's behaviour in five ways:
 
 - When a session has expired, kazoo opens a new session, and sends the waiting requests in it. A
   link does not connect again: a new session needs a new link.
-- kazoo passes answers and watch events to two threads, so an answer may overtake an earlier watch
-  event. A link passes both from kazoo's connection thread straight to the event loop, in order. An
-  answer may arrive before `answer_of` is called for it; if the link waited for that call, a watch
-  event could overtake the answer of the read that set the watch, and would be lost.
+- kazoo passes answers to one thread and watch events to another, so an answer may overtake an
+  earlier watch event. A link passes both from kazoo's connection thread straight to the event loop,
+  in order. This includes an answer that arrives before `answer_of` is called for its request. If
+  the link held this answer back, the next watch event could overtake it. That event would be lost
+  if its watch was set by the same request.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does, with the last zxid that the client has seen.
 - kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the event
   loop once for all that arrive before the loop runs.
 - With kazoo an unreachable server may block a connection attempt for a whole session timeout. A
-  link gives the attempts a third of the session timeout, divided by the number of servers.
+  link limits each attempt to a third of the session timeout, divided by the number of servers.
 
 Every callback of a link runs on the event loop.
 """
@@ -194,7 +195,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         thread.start()
         return thread
 
-    def make_over(self) -> None:
+    def refuse_connections(self) -> None:
         """Refuse further connection attempts of kazoo."""
         with self._lock:
             self._is_over = True
@@ -299,13 +300,13 @@ class Link:
     def abandon(self) -> None:
         """Break the connection, and do not connect again. The server ends the session after the
         session timeout. May be called from any thread."""
-        self._handler.make_over()
+        self._handler.refuse_connections()
         self._handler.cut()
 
     async def stop(self, timeout_s: float) -> bool:
         """Close the session if the server can be reached, and free everything, within `timeout_s`.
         Return whether the server closed the session. Idempotent."""
-        self._handler.make_over()
+        self._handler.refuse_connections()
         if not self._started:
             return True
         stopper = threading.Thread(target=self._stop_client, name="zookeeper-stop", daemon=True)
@@ -322,7 +323,7 @@ class Link:
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.LOST:
-            self._handler.make_over()
+            self._handler.refuse_connections()
         meaning = {
             KazooState.CONNECTED: LinkState.CONNECTED,
             KazooState.SUSPENDED: LinkState.SUSPENDED,

@@ -186,8 +186,8 @@ def parse_partition_state(path: str) -> TopicPartition | None:
 
 
 def topic_id(topic_id: uuid.UUID) -> str:
-    """Return the path of the node that exists as long as the topic with that id. The node's name is
-    the id in Kafka's base64 text."""
+    """Return the path of a topic's id node, which is created and deleted together with the topic.
+    The node's name is the id in Kafka's base64 text."""
     return f"{TOPIC_IDS}/{encode_uuid(topic_id)}"
 
 

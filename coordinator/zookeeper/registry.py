@@ -202,10 +202,11 @@ async def _register_once(
     return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
 
 
-async def end_earlier_lives(coord: Coord, broker_id: int) -> None:
-    """Raise the incarnation of a broker that has not registered yet, before the broker removes its
-    replicas from their ISRs. Late Fetch requests of the broker's earlier process then cannot add a
-    replica to an ISR (KIP-903). Raises CoordError."""
+async def raise_incarnation(coord: Coord, broker_id: int) -> None:
+    """Raise the broker's incarnation, the version of its incarnation node. Late Fetch requests of
+    the broker's earlier process then cannot add a replica to an ISR (KIP-903). A starting broker
+    calls this before it removes its own replicas from ISRs, and before it registers. Raises
+    CoordError."""
     path = paths.incarnation(broker_id)
     await ensure(coord, path)
     await repeat_conditional_write(lambda: coord.multi([SetOp(path, b"")]))

@@ -428,7 +428,7 @@ class KazooCoord:
 
     def _probe_later(self) -> None:
         """Send a sync now and six times in a session timeout. If no answer came for too long, break
-        the connection. kazoo would notice a silent server only while it sends no requests."""
+        the connection, because kazoo does not notice a silent server while it sends requests."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()

@@ -24,7 +24,7 @@ from pybroker.coordinator.zookeeper.loss_receipts import (
     decode_receipts,
     encode_receipts,
 )
-from pybroker.coordinator.zookeeper.registry import end_earlier_lives, ensure
+from pybroker.coordinator.zookeeper.registry import ensure, raise_incarnation
 from pybroker.errors import NoNode
 from pybroker.model import PartitionFacts, PartitionState, TopicPartition
 from pybroker.ports import Clock, Coord, CoordOp, CreateOp, SetOp
@@ -88,7 +88,7 @@ class PowerLoss:
             await self._leave(key, f"{reason} log_end={left.log_end}", decide)
 
         if suspects:
-            await end_earlier_lives(self._coord, self._broker_id)
+            await raise_incarnation(self._coord, self._broker_id)
         await bounded_gather(leave, sorted(suspects))
 
     async def _decide(

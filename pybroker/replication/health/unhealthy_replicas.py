@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from pybroker.background import RetryLoop
-from pybroker.coordinator.zookeeper.registry import end_earlier_lives, read_incarnation
+from pybroker.coordinator.zookeeper.registry import raise_incarnation, read_incarnation
 from pybroker.coordinator.zookeeper.topic_nodes import Topic
 from pybroker.errors import CoordError, StorageError
 from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
@@ -87,7 +87,7 @@ class UnhealthyReplicas:
         CoordError. After an error the broker must not register."""
         damaged = sorted(self.waiting.items())
         if damaged:
-            await end_earlier_lives(self._leave.coord, self._leave.broker_id)
+            await raise_incarnation(self._leave.coord, self._leave.broker_id)
             self.loop.wake()  # for those that cannot step aside yet
         for key, damage in damaged:
             if await self._step_aside(key, damage, None):
