@@ -91,8 +91,9 @@ class PendingWork:
     LeaderAndIsr does not name a replica that the broker has stopped but not deleted. So once there
     is such a replica, LeaderAndIsr never has Extent.ALL.
 
-    Invariant: a partition with a pending role has no pending stop, except a stop that deletes an
-    earlier replica of the partition.
+    Invariant: if a partition has both a pending stop and a pending role, the stop deletes the
+    replica and was queued before the role. The broker then deletes its old replica and begins a new
+    one.
     """
 
     def __init__(self, broker: Broker, controller_id: int, controller_epoch: int) -> None:

@@ -1,8 +1,9 @@
 """The controller's view of the cluster: live brokers, topics, partitions, topic deletions under
 way.
 
-Only the controller's consumer task changes it. Every returned value is immutable. The view may be
-out of date, so every write to ZooKeeper is conditional on the version that was read.
+Only the task that handles the controller's events changes the view. Every returned value is
+immutable. The view may be out of date, so every write to ZooKeeper is conditional on the version
+that was read.
 """
 
 from __future__ import annotations

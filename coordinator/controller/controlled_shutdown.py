@@ -34,7 +34,7 @@ def decide_handover(
     if state.leader not in leaving:
         return without(partition, leaving, now, Reason.CONTROLLED_SHUTDOWN)
     order = now.in_order(partition.replicas)
-    elected = leaders.handover(order, state, now.in_sync_candidates, leaving)
+    elected = leaders.handover(order, state, now.candidates_not_stale, leaving)
     if elected is None:
         return None
     return succeeded(partition, elected, now, Reason.CONTROLLED_SHUTDOWN)

@@ -116,8 +116,8 @@ class Controller:
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
         """Hold leader elections. Return one result for each partition. Raises BrokerError
-        NOT_CONTROLLER. After this error some of the elections may have been held, if this broker
-        stopped being the controller during the call."""
+        NOT_CONTROLLER if this broker is not the controller, or stops being the controller during
+        the call. In the second case, some of the elections may have been held."""
         reply: asyncio.Future[Mapping[TopicPartition, Election]]
         reply = asyncio.get_running_loop().create_future()
         return await self._ask(ElectionAsked(election_type, tuple(topic_partitions), reply), reply)

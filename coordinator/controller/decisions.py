@@ -46,8 +46,9 @@ class Circumstances:
         return sorted(replicas, key=lambda replica: replica in self.yielding)
 
     @property
-    def in_sync_candidates(self) -> Collection[int]:
-        """The brokers that may lead as members of the ISR: the candidates that are not stale."""
+    def candidates_not_stale(self) -> Collection[int]:
+        """The candidates without the stale members of the ISR. Candidates outside the ISR are
+        included."""
         if not self.stale:
             return self.candidates
         return [replica for replica in self.candidates if replica not in self.stale]

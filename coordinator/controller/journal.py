@@ -4,9 +4,9 @@ Entries are plain JSON objects, stored by the function `note`, which never waits
 Every entry has `time` (UTC), `controller` and `controller_epoch`, `event` (the event that the
 controller is handling, see `events.py`) and `what`:
 
-- `state`: the state of `partition` was stored, for the `reason` that `partitions.Reason` names;
-  `from` and `to` are states with `version`, the version of the state node, and `from` is null for a
-  new partition;
+- `state`: a new state of `partition` was stored; `reason` is a value of `partitions.Reason`; `from`
+  is the earlier state (null for a new partition), and `to` is the new state; the `version` in each
+  of them is the version of the state node;
 - `elected`: a term began;
 - `steps-down`: a term ended;
 - `brokers`: the brokers that were `lost` and `started`;

@@ -1,4 +1,5 @@
-"""The choice of a partition's leader: one pure function for each strategy, without epochs."""
+"""The choice of a partition's leader: one pure function for each kind of election. A function
+returns the new leader and the new ISR; its caller sets the leader epoch."""
 
 from __future__ import annotations
 

@@ -54,9 +54,12 @@ class LogDirFailures:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Read the states of all partitions with a replica on the broker. If the broker is neither
-        in a partition's ISR nor an eligible leader replica, send the state to the partition's live
-        replicas. Elect leaders for partitions without a leader."""
+        """Read the states of all partitions with a replica on the broker. Elect leaders for
+        partitions without a leader.
+
+        If the broker is neither in a partition's ISR nor an eligible leader replica, send the state
+        to the partition's live replicas, because the leader may not know this state yet.
+        """
         services = self._services
         keys = [
             partition.topic_partition

@@ -95,10 +95,13 @@ class Reason(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StateWrite:
     """A write of `state` to the partition's state node. `expected_version` is the version of the
-    node that the write replaces; NO_VERSION: the write creates the node. `unclean`: the write
-    may lose committed records. `incarnations` has pairs (broker id, version of the broker's
-    incarnation node). ZooKeeper refuses the write if the version of one of these incarnation
-    nodes has changed."""
+    node that the write replaces; NO_VERSION: the write creates the node. `unclean`: the write may
+    lose committed records.
+
+    `incarnations` has pairs (broker id, expected version of the node /pybroker/incarnations/<broker
+    id>). Each registration of a broker raises the version of its node. ZooKeeper refuses the write
+    if one of the nodes does not have the expected version.
+    """
 
     topic_partition: TopicPartition
     state: PartitionState

@@ -57,7 +57,7 @@ def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | N
     first = partition.replicas[0]
     if state is None or state.leader == first or first in now.yielding:
         return None
-    elected = leaders.preferred(partition.replicas, state, now.in_sync_candidates)
+    elected = leaders.preferred(partition.replicas, state, now.candidates_not_stale)
     if elected is None:
         return None
     return succeeded(partition, elected, now, Reason.PREFERRED_ELECTION)

@@ -90,7 +90,8 @@ class Rebalance:
 
         def decide(partition: Partition) -> StateWrite | None:
             """Return the state with the preferred replica as the leader. Return None if the
-            preferred replica leads already or must not lead, or if the state has just changed."""
+            preferred replica leads already or must not lead, or if the state has changed since this
+            round chose the partition."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 

@@ -68,7 +68,8 @@ class ControllerSettings:
 
 
 class ControllerServices:
-    """The shared objects of one controller's term; only its consumer task uses them."""
+    """The shared objects of one controller's term. Only the task that handles the controller's
+    events uses them."""
 
     def __init__(
         self,

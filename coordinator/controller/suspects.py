@@ -5,8 +5,10 @@ The controller waits until all assigned replicas are live and have reported thei
 elects a replica with the longest log and writes a loss receipt. If unclean elections are allowed,
 the controller does not wait: it elects any live replica and writes a loss receipt.
 
-A log end report is valid until the incarnation of its broker changes (KIP-903). So the multi that
-stores the election checks the incarnation nodes of the brokers in the new ISR.
+Each registration of a broker raises the broker's incarnation, the version of the node
+/pybroker/incarnations/<broker id> (KIP-903). A log end report is valid only in the incarnation in
+which the broker wrote it. So the multi that stores the election checks the incarnations of the
+brokers in the new ISR.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The coordinator of the groups of one shard: it passes requests to the decision functions
+"""The coordinator of the groups of one shard. A shard is a partition of the topic
+__consumer_offsets that this broker leads. The coordinator passes requests to the decision functions
 (`join.py`, `sync.py`, ...) and carries out their effects.
 
 Every decision and its appends run in one step of the event loop.
@@ -339,7 +340,8 @@ class GroupCoordinator:
 
     def _carry_out(self, group: Group, effects: Effects) -> None:
         """Carry out the effects of a decision: store records, write lines to the broker's log,
-        answer requests, tell the mirror of changed members, and set the timer."""
+        answer requests, pass changed members to the `Membership` (the mirror in ZooKeeper), and set
+        the timer."""
         while effects.stores:
             self._store(group, effects.stores.pop(0), effects)
         for note in effects.notes:

@@ -20,8 +20,9 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 @dataclass(frozen=True, slots=True)
 class FenceOwner:
-    """The content of a fence node: the broker and leader epoch of the coordinator. `token`
-    distinguishes shards of one broker in the same leader epoch."""
+    """The content of a fence node: the broker and leader epoch of the coordinator. `token` is a
+    random text. It differs each time that a broker begins to coordinate the partition, even in the
+    same leader epoch."""
 
     topic_partition: TopicPartition
     broker_id: int

@@ -277,9 +277,10 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether a change of the node can be built without a read. True if the last read or write
-        found or created the node. Also True if the node was missing and only a coordinator can have
-        created it since (below /pybroker/offsets)."""
+        """Whether a change of the node can be built without reading the node. True if the node
+        exists, as last read or written. A missing node has to be read again, because another client
+        may have created it. But below /pybroker/offsets only coordinators create nodes, so a node
+        that is missing there is known, too."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

@@ -29,8 +29,8 @@ class Group:
     - `static`: instance id -> member id
     - `pending`: member id that no client has used yet (KIP-394) -> deadline, oldest first
     - `owes_sync`: the members that have not sent SyncGroup in this generation
-    - `initial_rest_s`: the time (s) by which the initial delay may still be extended; None unless
-      the group was empty before this rebalance
+    - `initial_rest_s`: how much longer (s) the initial delay (group.initial.rebalance.delay.ms) may
+      become; None if no initial delay is under way
     """
 
     group_id: str
@@ -118,8 +118,9 @@ class Group:
         return bool(common)
 
     def elected_protocol(self) -> str:
-        """Return the assignor with the most votes; at equal votes, the one with the earliest voter.
-        The members must have an assignor in common."""
+        """Return the assignor with the most votes. Each member has one vote. If several assignors
+        have the most votes, return the one whose first voter joined earliest. The members must have
+        an assignor in common."""
         common = self.common_protocols()
         votes = Counter(member.vote(common) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -150,8 +151,9 @@ class Group:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove and return the member with this id; None if there is none. A pending member id is
-        removed, too. If the leader is removed, another member becomes the leader."""
+        """Remove and return the member with this id. If the id is pending, remove it from
+        `pending`. Return None if no member has the id. If the leader is removed, another member
+        becomes the leader."""
         self.pending.pop(member_id, None)
         self.owes_sync.discard(member_id)
         member = self.members.pop(member_id, None)

@@ -1,4 +1,5 @@
-"""Free ports for servers of a test, and the owner of a connection's other end (on Linux)."""
+"""The choice of free ports for a test's servers, and a search for the process that has a TCP
+connection (Linux only)."""
 
 from __future__ import annotations
 

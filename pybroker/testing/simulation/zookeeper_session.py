@@ -126,8 +126,8 @@ class ZooKeeperSession:
             ) from None
 
     async def close_previous_session(self) -> None:
-        """End the sessions that earlier processes have left open, by the keys in the session store.
-        Their ids stay in `earlier_session_ids`."""
+        """Read from the session store which sessions earlier processes have left open, and end
+        these sessions. Their ids stay in `earlier_session_ids`."""
         for key in self._store.load():
             if key not in self._earlier:
                 await end_session(self._service, self.loop, self.machine, key.id, self._members)
@@ -208,8 +208,9 @@ class ZooKeeperSession:
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Return the seconds since the client sent the latest write or sync that ZooKeeper has
-        answered."""
+        """Take the latest write or sync that ZooKeeper has answered without an error, and return
+        how many seconds ago the client sent it. If the session has no such answer yet, return the
+        seconds since the session began."""
         return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -464,9 +465,9 @@ class ZooKeeperSession:
         self._timers.clear()
 
     def _beat(self, wire: Wire) -> None:
-        """If nothing was sent for an interval, send a ping. If the previous ping has no answer by
-        then, break the connection instead. Like kazoo's thread, this runs outside of the event
-        loop."""
+        """When the client has sent nothing for an interval, send a ping. But if the previous ping
+        still has no answer, break the connection. Like kazoo's thread, this runs outside of the
+        event loop."""
         if wire is not self._wire or self.loop.is_dead:
             return
         now = self._environment.now
