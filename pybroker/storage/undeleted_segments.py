@@ -1,5 +1,8 @@
-"""Restores deleted segments. A power loss may undo the deletion of some segments of a log, but not
-of others. The log would then have a gap, or no segment at all."""
+"""Restores deleted segments (`*.deleted`) that a log needs after a power loss.
+
+A power loss may keep the deletion of one segment, and undo the deletion or the creation of another.
+Without this module, the log would then have a gap, or no segment at all.
+"""
 
 from __future__ import annotations
 

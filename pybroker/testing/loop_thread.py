@@ -1,7 +1,9 @@
 """An event loop in its own thread, for blocking code that calls coroutines.
 
-The thread runs until `close`. It also starts child processes, which the system may end together
-with the thread that started them."""
+The thread runs until `close`. It also starts the child processes of a `Cluster`: Linux kills them
+when the thread that started them ends (PR_SET_PDEATHSIG), and this thread does not end before
+`close`.
+"""
 
 from __future__ import annotations
 

@@ -181,8 +181,8 @@ def epochs(history: History) -> Iterator[Violation]:
 
 
 def _elections_by_replaced_controllers(history: History) -> Iterator[Violation]:
-    """Yield a violation for each election by a replaced controller. Versions of a partition's state
-    without a leader are exempt: a resigning leader writes them, not the controller."""
+    """Yield a violation for each election by a replaced controller. A partition state without a
+    leader is no election: a resigning leader writes it, not the controller."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)

@@ -137,11 +137,12 @@ def _may_be_applied_after(history: History, commit: Commit, known_commit: _Known
 def _may_come_from_replaced(
     history: History, answer: Committed, known_commit: _KnownCommit
 ) -> bool:
-    """Return whether the answer may come from a replaced coordinator. All must hold:
+    """Return whether a replaced coordinator may have given `answer`. All must hold:
 
-    - a fault ended the ZooKeeper session of this coordinator before the session timeout;
-    - the new coordinator began after that, and before a client learned of `known_commit`;
-    - the request was sent before the replaced coordinator was notified of the end of its session.
+    - a fault ended the ZooKeeper session of the replaced coordinator before the session timeout;
+    - the new coordinator began after this fault, and before a client learned of `known_commit`;
+    - the client sent the request before the replaced coordinator was notified of the end of its
+      session.
     """
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]

@@ -147,9 +147,8 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
     """Return whether the record of `candidate` may have replaced `last`, the last acknowledged
-    record of the key, although the read does not find it. That is possible if the record of
-    `candidate` is at or above the end of the read, or is a tombstone that compaction has
-    removed."""
+    record of the key, and yet be missing in the read. It may be missing if its offset is at or
+    above the end of the read, or if it is a tombstone that compaction has removed."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:
@@ -180,8 +179,10 @@ def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> b
     - the disk of its broker lost no data;
     - the replica was in the ISR when the tombstone was committed.
 
-    A read that was not final must also have had only one leader, and have taken less than
-    delete.retention.ms.
+    If producers were still running at the time of the read, two further conditions must hold:
+
+    - the partition had only one leader during the read and shortly before it;
+    - the read took less than delete.retention.ms.
     """
     begun, ended = tombstone.begun, tombstone.ended + history.stale
     replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)

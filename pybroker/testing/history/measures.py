@@ -81,8 +81,8 @@ def elections(history: History) -> int:
 
 
 def summary(history: History) -> str:
-    """Return one line with the counts of values, log ends and elections, and the longest pause
-    without an acknowledgement."""
+    """Return one line with the number of values sent, values delivered, ListOffsets answers and
+    elections, and with the longest pause without an acknowledgement."""
     outcomes = Counter(send.outcome for send in history.sends.values())
     delivered = sum(len(poll.records) for poll in history.polls)
     moments = [send.ended for send in history.sends.values() if send.ended]

@@ -16,8 +16,9 @@ topic's name precedes it."""
 
 
 class Identity(NamedTuple):
-    """The origin of a value: the producer's name, the number of its process start, and the number
-    of the value since this start."""
+    """The origin of a value. `incarnation` is the number of the producer's process, counted over
+    all starts of the producer. `counter` is the number of the value, counted within this
+    process."""
 
     producer: str
     incarnation: int
@@ -45,8 +46,8 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 def has_no_era(partition: TopicPartition) -> bool:
     """Return whether the operations under this partition name belong to no era. `eras.split` gives
-    such a name to operations near a recreation of the topic or near a data loss, if it is not known
-    whether they happened before or after it."""
+    such a name to an operation that may have happened before or after the end of an era: before or
+    after the topic was recreated, or before or after a data loss."""
     return NO_ERA in partition[0]
 
 

@@ -53,8 +53,8 @@ def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[
 
 
 class BrokerLog(logging.Handler):
-    """A log handler that collects the error lines of brokers. A text trace also gets every log
-    line."""
+    """A log handler that collects the error lines of brokers. If the simulation keeps its trace as
+    text (`keep_lines` of `Environment`), the handler also adds every log line to the trace."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(logging.ERROR if environment.lines is None else logging.INFO)

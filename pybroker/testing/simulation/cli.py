@@ -110,7 +110,7 @@ def _single_schedule(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
         schedule = schedule.with_options(planted=args.planted)
     if schedule.options.planted not in ("", *bugs):
         raise click.ClickException(
-            f"unknown mutant {schedule.options.planted}; the schedule names it in `option planted`"
+            f"unknown mutant {schedule.options.planted} in the schedule's line `option planted`"
         )
     return schedule
 

@@ -48,8 +48,9 @@ class Change(Protocol):
 
 class ClusterRecord:
     """The record of a cluster's changes in ZooKeeper. `committed` must be called for every change,
-    in order. `states` has the present state of each partition. `lives` and `topic_ids` map a topic
-    name to the `TopicLife` and to the topic id of the topic that has this name now."""
+    in order. `states` has the present state of each partition. `lives` has the `TopicLife` of each
+    existing topic, by topic name. `topic_ids` has the topic id of each existing topic, by topic
+    name."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
         """Write the changes into `history`. `min_isr` is the default of min.insync.replicas."""
@@ -164,9 +165,10 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record the data losses in the partition's ZooKeeper node `data` that are not recorded
-        already. If `data` is None, the node was deleted: forget the partition's losses, because a
-        recreated topic may use the same leader epochs again."""
+        """Record the data losses in `data`, the content of the ZooKeeper node that lists the
+        partition's losses. A loss is identified by its leader epoch, and is recorded once. If
+        `data` is None, the node was deleted. Then forget the leader epochs of the recorded losses,
+        because a recreated topic may use these epochs again."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition

@@ -101,8 +101,8 @@ class SimDisk:
     def fail(
         self, operation: str, part: str = "", *, times: int = 1, number: int = errno.EIO
     ) -> None:
-        """Make the next `times` operations named `operation` fail with the error number `number`,
-        on paths that contain `part`. After a failed sync the file's changes never become durable,
+        """Make the next `times` operations named `operation` on a path that contains `part` fail
+        with the error number `number`. After a failed sync the file's changes never become durable,
         as on Linux."""
         self.faults.fail(operation, part, times, number)
 

@@ -42,8 +42,8 @@ class CrashPoint:
 
 @dataclass(slots=True)
 class Fault:
-    """A disk fault: the next `times` operations named `operation` fail with the error number
-    `number`, on paths that contain `part`."""
+    """A disk fault. The next `times` operations named `operation` on a path that contains `part`
+    fail with the error number `number`."""
 
     operation: str
     part: str

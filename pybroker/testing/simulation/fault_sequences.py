@@ -82,9 +82,9 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield kills of all brokers, one after another. Before each kill, the broker that was killed
-    last has left the ISR. So the broker that was killed first lacks the most records. It restarts
-    first."""
+    """Yield kills of all brokers, one after another. The time between two kills is long enough for
+    the killed broker to leave the ISR. So the broker that was killed first lacks the most records.
+    This broker is also the first to restart."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]

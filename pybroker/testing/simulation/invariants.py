@@ -126,7 +126,9 @@ class Invariants:
                 del self._doubted[broker, partition]
 
     def _is_relied_on(self, broker: int, partition: TopicPartition) -> bool:
-        """Return whether the replica is in sync or eligible (KIP-966), and not doubted."""
+        """Return whether the replica must have all committed records. It must if it is in sync or
+        eligible (KIP-966), and is not in `_doubted`. `_doubted` has the replicas of brokers whose
+        disk may have lost data."""
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False

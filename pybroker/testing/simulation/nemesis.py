@@ -29,11 +29,16 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinators: Mapping[str, Sequence[TopicPartition]] | None = None,
     ) -> None:
-        """Prepare the faults of the schedule. The targets `leader/N` and `follower/N` are a broker
-        of partition N of `topic`. The target `coordinator/N` is the leader of the partition with
-        index N in `coordinators["coordinator"]`. The target `transactions/N` is the leader of the
-        partition with index N in `coordinators["transactions"]`. `doubt` is called with the id of
-        each broker whose disk may have lost data."""
+        """Prepare the faults of the schedule. A fault may name its target broker by a role:
+
+        - `leader/N` is the leader of partition N of `topic`;
+        - `follower/N` is a random broker other than this leader;
+        - `coordinator/N` is the leader of the partition `coordinators["coordinator"][N]`;
+        - `transactions/N` is the leader of the partition `coordinators["transactions"][N]`.
+
+        As a list index, N is taken modulo the length of the list. `doubt` is called with the id of
+        each broker whose disk may have lost data.
+        """
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster

@@ -278,14 +278,16 @@ class Network:
         return left
 
     def mend(self) -> None:
-        """Cancel all faults that `reset_after`, `double_next` and `doubles` have prepared."""
+        """Cancel all faults of `reset_after` and `double_next` that have not happened yet. Set
+        `doubles` to 0."""
         self.cut_after.clear()
         self._double_next.clear()
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let the next connection from `source` to `target` be half-open: `target` accepts it and
-        gets no data. `source` connects again, or fails with a reset."""
+        """Let the next connection from `source` to `target` be half-open: `target` accepts it, but
+        `source` has dropped it. At random, the connect call of `source` either fails with a reset,
+        or succeeds with a second connection."""
         self._double_next[source, target] += 1
 
     def takes_twice(self, source: Host, target: Host) -> bool:

@@ -41,10 +41,10 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the broker's log directories whose disk was replaced by an empty one. If there is such
-    a directory, also return the lost log directories, which are absent although they stored data of
-    this broker. The broker recreates the replicas of all these directories only after the operator
-    has accepted the loss."""
+    """Return the log directories that are empty now, but stored data of this broker before. If
+    there is such a directory, also return the lost log directories: those that stored data of this
+    broker, and are absent now. The broker recreates the replicas of all these directories only
+    after the operator has accepted the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs

@@ -8,7 +8,8 @@
 
 Brokers, clients and the application's coroutines are real; ZooKeeper, time, network and disks are
 simulated, so that minutes pass in milliseconds and a failing seed fails again. Applications must
-use asyncio and `pybroker.client`, and no threads, other sockets or real clock."""
+use asyncio and `pybroker.client`. They must not use threads, other sockets or the real clock.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def is_healthy(cluster: SimCluster) -> bool:
 
     - no broker has a damaged replica;
     - every partition has all brokers in its ISR;
-    - the leader of every partition knows that it leads, with the leader epoch in ZooKeeper.
+    - the broker that ZooKeeper names as a partition's leader acts as the leader, and has the leader
+      epoch that ZooKeeper has.
     """
     apps = [each.app for each in _running(cluster)]
     if any(app is not None and app.unhealthy_replicas.waiting for app in apps):

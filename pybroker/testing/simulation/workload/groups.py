@@ -98,10 +98,10 @@ class _GroupClient(Client):
 
 
 class MemberClient(_GroupClient):
-    """A member of a consumer group. For each process of the member, the seed draws how it commits,
-    and when it leaves, unsubscribes, crashes or pauses. Once `shared.is_even` or
-    `shared.is_stopping` is true, the member does none of these four: it stays in the group until
-    the groups stop."""
+    """A member of a consumer group. For each process of the member, the seed draws how it commits.
+    The seed also draws when the member leaves, unsubscribes, crashes or pauses. Once
+    `shared.is_even` or `shared.is_stopping` is true, the member stays in the group until the groups
+    stop, and neither crashes nor pauses."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)

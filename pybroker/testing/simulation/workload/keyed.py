@@ -40,9 +40,9 @@ _SCAN_REST_MEAN_S: Final = 1.0
 
 
 class KeyedWriter(Client):
-    """A producer of keyed records. A producer without idempotence and without transactions sends no
-    tombstones: a retry could store a tombstone again after a later value of the key, and so hide
-    the loss of this value."""
+    """A producer of keyed records. A producer that has neither idempotence nor transactions sends
+    no tombstones. A retry could store such a tombstone a second time, after a later value of the
+    key. A reader would then not find this value, as if the value had been lost."""
 
     is_idempotent = True
     transactional_id: str | None = None
@@ -217,8 +217,9 @@ def as_keyed(records: Sequence[ConsumerRecord]) -> tuple[KeyedRecord, ...]:
 
 
 def keyed_clients(shared: Shared, name: str) -> list[Client]:
-    """Return the clients of the compacted topic: `options.keyed_writers` producers (idempotent,
-    without idempotence, transactional) and a reader."""
+    """Return the clients of the compacted topic: a reader, and up to three producers. The first is
+    idempotent, the second has no idempotence, the third is transactional. `options.keyed_writers`
+    is the number of producers; if it is 0, there is no reader either."""
     kinds = (KeyedWriter, PlainKeyedWriter, TransactionalKeyedWriter)
     names = ("keyed", "keyed-plain", "keyed-transactional")
     count = shared.options.keyed_writers
