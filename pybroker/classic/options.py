@@ -67,7 +67,7 @@ class ClassicOptions:
         minimum=1)
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
-        "the longest pause before a failed rebalance is tried again. A change of a node of the"
+        "the longest pause between two attempts of a rebalance. A change of a node of the"
         " group ends this pause. A rebalance also waits up to this time until the application"
         " has processed the records that streams have returned",
         minimum=0)
