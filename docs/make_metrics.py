@@ -34,7 +34,8 @@ The entries use these terms:
   0.99 and 0.999. The quantiles are those of about the last minute. NaN means that the broker
   measured nothing in this time. A quantile may be up to one eighth above the exact value. The lines
   ``_sum`` and ``_count`` begin at 0 with each start of the broker. The broker measures only one in
-  sixteen of the Produce and Fetch requests that it can answer at once. So for requests ``_sum`` is an estimate.
+  sixteen of the Produce and Fetch requests that it can answer at once. So for requests ``_sum`` is
+  an estimate.
 - **by** names the labels of a metric. The metric has a line for each combination of label values.
 
 A partition's leader shows the metrics ``kafka_topic_partition_...`` of the partition. If a
