@@ -10,11 +10,10 @@ from pybroker.ports import Buffer
 from pybroker.records.batch import HEADER_SIZE, crc_matches, read_header
 from pybroker.storage.segment import Segment
 
-BLOCK_BYTES: Final = 100 * 1024
+BLOCK_BYTES: Final = 36 * 1024
 """The number of bytes that the cleaner reads at a time, except for larger batches. While the
-cleaner reads or writes, Linux may let the event loop wait for the same processor. So each read or
-write is short. This size has room for six batches of 16 KiB, the default batch.size of
-producers."""
+cleaner processes a block, Linux may let the event loop wait for the same processor. So each block
+is small. This size has room for two batches of 16 KiB, the default batch.size of producers."""
 
 
 class Blocks:

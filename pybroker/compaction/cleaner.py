@@ -47,6 +47,10 @@ class SetAside:
 class CleanerThread(Blocking, Protocol):
     """One thread that runs the steps of the cleaner's passes, one at a time."""
 
+    def give_way(self) -> None:
+        """Let another thread run that waits for the processor of this thread. The cleaner calls it
+        in this thread."""
+
     def close(self) -> None:
         """Wait for the running step, and end the thread."""
 
@@ -169,7 +173,7 @@ class LogCleaner:
         try:
             done = None
             while done is None:
-                read_bytes, done = await _run(thread, self._advance, steps)
+                read_bytes, done = await _run(thread, self._advance, steps, thread.give_way)
                 self._counters.read_bytes += read_bytes
                 if done is None:
                     await self._throttle(read_bytes)
@@ -231,15 +235,18 @@ class LogCleaner:
             error,
         )
 
-    def _advance(self, steps: Iterator[int | Result]) -> tuple[int, Result | None]:
-        """Continue the pass until it ends, has read `_STEP_BYTES`, or has taken `_STEP_S`. Return
-        the number of bytes read, and the result of the pass. The result is None if the pass has not
-        ended."""
+    def _advance(
+        self, steps: Iterator[int | Result], give_way: Callable[[], None]
+    ) -> tuple[int, Result | None]:
+        """Continue the pass until it ends, has read `_STEP_BYTES`, or has taken `_STEP_S`. Call
+        `give_way` after each block of batches. Return the number of bytes read, and the result of
+        the pass. The result is None if the pass has not ended."""
         total, until_s = 0, self._clock.monotonic() + _STEP_S
         for done in steps:
             if isinstance(done, Result):
                 return total, done
             total += done
+            give_way()
             if total >= _STEP_BYTES or self._clock.monotonic() >= until_s:
                 break
         return total, None

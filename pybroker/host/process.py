@@ -5,7 +5,6 @@ id, the limit of open files, and the readiness message (sd_notify).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -16,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
+
+from pybroker.host.scheduling import become_batch
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -69,21 +70,19 @@ class BackgroundThread:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(
-            1, thread_name_prefix="pybroker-background", initializer=_become_batch
+            1, thread_name_prefix="pybroker-background", initializer=become_batch
         )
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
+    def give_way(self) -> None:
+        if hasattr(os, "sched_yield"):
+            os.sched_yield()
+
     def close(self) -> None:
         """Wait for the work that is running, and end the thread."""
         self._executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _become_batch() -> None:
-    if hasattr(os, "SCHED_BATCH"):
-        with contextlib.suppress(OSError):  # some containers forbid the call
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _executor(threads: int) -> ThreadPoolExecutor:

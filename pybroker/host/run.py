@@ -42,6 +42,7 @@ from pybroker.host.process import (
     send_ready,
     spare_the_collector,
 )
+from pybroker.host.scheduling import shorten_slice
 from pybroker.metrics import Metrics
 from pybroker.server.listener import Bind, bind
 from pybroker.storage.files import SystemDisk
@@ -61,6 +62,7 @@ def run_broker(config: BrokerConfig) -> None:
     cannot start, or if it ends for another reason than a signal."""
     spare_the_collector(collects=False)
     start_logging(_log_options(config))
+    shorten_slice()
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(_run(config))
 

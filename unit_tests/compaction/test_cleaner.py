@@ -117,7 +117,11 @@ class CountedThread(ImmediateBlocking):
     def __init__(self, opened: list[CountedThread]) -> None:
         super().__init__()
         self._opened = opened
+        self.given_way = 0
         opened.append(self)
+
+    def give_way(self) -> None:
+        self.given_way += 1
 
     def close(self) -> None:
         self._opened.remove(self)
@@ -133,6 +137,7 @@ async def test_each_task_has_one_thread_for_all_steps(logs: LogManager) -> None:
         busy = [each for each in opened if each.done]
         assert len(busy) == 1, "all steps of a pass run in the thread of its task"
         assert {"_advance", "close", "write_cleaned_to"} == set(busy[0].done)
+        assert busy[0].given_way > 1, "the thread gives way after each block of batches"
     assert not opened
 
 

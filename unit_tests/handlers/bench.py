@@ -91,6 +91,9 @@ class ImmediateBlocking:
         self._held.append(gate)
         return gate
 
+    def give_way(self) -> None:
+        """Do nothing: no other thread waits for the processor."""
+
     def open_all(self) -> None:
         """Open all gates, so that a failed test still ends."""
         self._gates.clear()

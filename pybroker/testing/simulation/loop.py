@@ -367,6 +367,9 @@ class LoopBlocking:
     def resize(self, threads: int) -> None:
         """Do nothing: the number of calls at a time is fixed."""
 
+    def give_way(self) -> None:
+        """Do nothing: no thread waits for a processor."""
+
     def close(self) -> None:
         """Drop the calls that have not begun."""
         self._waiting.clear()
