@@ -50,8 +50,8 @@ class ClassicConsumer:
             async for record in streams["orders"][0]:
                 print(record.offset, record.value)
 
-    Options are those of `ClassicOptions`, with dots or underscores. Several tasks may read, each a
-    stream of its own.
+    Options are those of `ClassicOptions`, with dots or underscores. Several tasks may read, but
+    not from the same stream.
     """
 
     def __init__(
@@ -207,8 +207,8 @@ class ClassicConsumer:
         """Commit `offsets`: for each partition the next offset to read. Without `offsets`, commit
         for each owned partition the offset that follows the last returned record.
 
-        Raises NotOwned if some of the partitions are not owned by this member (the offsets of the
-        others are committed); CoordError if ZooKeeper did not confirm the commit; with
+        Raises NotOwned if this member does not own some of the partitions (the offsets of its own
+        partitions are committed); CoordError if ZooKeeper did not confirm the commit; with
         offsets.storage=kafka, ClientError if the coordinator did not confirm it; ValueError for a
         negative offset.
         """

@@ -1,5 +1,5 @@
-"""The Kafka client for asyncio. `Producer` sends records to topics, `Consumer` reads them, alone or
-as a member of a group, and `Admin` manages topics, options, groups and log directories.
+"""The Kafka client for asyncio. `Producer` sends records to topics. `Consumer` reads records from
+topics. `Admin` manages topics, options, groups and log directories.
 
 Create a client in an `async with` block: it connects at the start of the block and closes at the
 end. The options are keyword arguments with Kafka's names, in which underscores replace the dots

@@ -47,8 +47,9 @@ class Consumer(Generic[Key_co, Value_co]):
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    `topics` are subscribed at the start; `subscribe` takes a pattern or callbacks. The other
-    keyword arguments are those of `ConsumerKeywords`. One task at a time may read. `getmany`,
+    The consumer subscribes to `topics` when it starts. For a pattern or callbacks call
+    `subscribe`. The other keyword arguments are those of `ConsumerKeywords`. One task at a time may
+    read. `getmany`,
     `getone` and `async for` also complete rebalances, so a consumer that calls none of them for
     max.poll.interval.ms leaves its group.
 
@@ -282,7 +283,7 @@ class Consumer(Generic[Key_co, Value_co]):
             reader.paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Return records of these partitions again. Raises NotAssigned."""
+        """End the effect of `pause` on these partitions. Raises NotAssigned."""
         for reader in self._fetcher.chosen(partitions):
             reader.paused = False
         self._fetcher.wake()

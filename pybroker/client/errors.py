@@ -112,10 +112,9 @@ class UnsupportedByBroker(ClientError):
 class ResponseError(ClientError):
     """The broker returned an error code of Kafka.
 
-    The attribute `detail` is the first of these texts that is not empty: `broker_sentence` (the
-    broker's own message), the argument `detail`, Kafka's text for the code. The
-    `place` (the subject of the request) is appended to this text. The message is the name of the
-    code, then `detail`.
+    The message of the error has the name of the code, a text, and `place` (the subject of the
+    request). The text is `broker_sentence` (the broker's own message) if the broker sent one. If
+    not, the text is `detail`. If `detail` is empty, the text is Kafka's text for the code.
     """
 
     def __init__(
@@ -316,7 +315,7 @@ class TransactionError(ClientError):
         self._text = text
 
     def again(self) -> Self:
-        """Return a copy of the error for a later call, with this error as the cause."""
+        """Return a copy of this error to raise in a later call. The cause of the copy is this error."""
         copy = type(self)(self.transactional_id, self._text, definite=self.definite)
         copy.__cause__ = self
         return copy

@@ -67,8 +67,8 @@ class Producer(Generic[Key_contra, Value_contra]):
 
     `key_serializer` and `value_serializer` turn keys and values into bytes. Each is a function of
     the key or value, or an object with a method `serialize(topic, value)` or `serialize(topic,
-    headers, value)`. A serializer is also called for None. If it raises an error, `send` raises
-    SerializationFailed. `send_arrow` does not use serializers.
+    headers, value)`. A serializer is also called for None. If a serializer raises an error,
+    `send` raises SerializationFailed. `send_arrow` does not use serializers.
 
     The end of the `async with` block waits for the delivery of the accepted records. If an
     exception or a cancellation ends the block, undelivered records fail at once, as with
@@ -134,8 +134,9 @@ class Producer(Generic[Key_contra, Value_contra]):
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Close the producer. First abort an open transaction and deliver the accepted records, for
-        at most `timeout_s` seconds (None: delivery.timeout.ms). With 0, do neither. Records that
-        are still undelivered at the end, or when the call is cancelled, fail. Idempotent."""
+        at most `timeout_s` seconds (None: delivery.timeout.ms). If `timeout_s` is 0, abort and
+        deliver nothing. Records that are not delivered within this time fail. If the call is
+        cancelled, they fail at once. Idempotent."""
         was_running, self._running = self._running, False
         self._appender.check_again()
         try:

@@ -26,8 +26,9 @@ from pybroker.spark.snapshot_model import Snapshot
 
 @dataclass(frozen=True)
 class Job:
-    """A job, loaded from its file. Several processes may run the same job: exactly one of them
-    commits each run."""
+    """A job, loaded from its file. Each run of a job first stores a plan (the offsets that the run
+    reads), and at the end a commit. Several processes may run the same job: each run is committed
+    by exactly one of them."""
 
     file: JobFile
     progress: Progress = field(default_factory=Silent)
@@ -95,7 +96,7 @@ class Job:
         in one step.
 
         Raises the errors of `run_once`. Also raises OutputError if records that the run had read
-        are no longer in the topics; fail-on-data-loss: false does not prevent this error.
+        are no longer in the topics, even if the job file has `fail-on-data-loss: false`.
         """
         parts = prepare(self.file)
         old = self.committed(seq)

@@ -257,9 +257,9 @@ class Admin:
         broker: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """Return the active producers of each partition: those that its leader knows, or, if
-        `broker` is given, those that the replica on this broker knows. Raises Closed if the client
-        is not open."""
+        """Return the active producers of each partition, as the partition's leader knows them.
+        With `broker`, return them as the replica on this broker knows them. Raises Closed if the
+        client is not open."""
         return await admin_partitions.describe_producers(
             self._calls, partitions, broker=broker, timeout_ms=timeout_ms
         )
@@ -403,10 +403,11 @@ class Admin:
         duration_ms: int = admin_transactions.ALL,
         timeout_ms: int | None = None,
     ) -> TransactionList:
-        """Return the transactional ids of all brokers that are in one of `states` and have one of
-        `producer_ids` (empty: any). If `duration_ms` is 0 or more, return only ids whose
-        transaction has been open for longer than that; this needs Kafka 3.8 or later. Raises Closed
-        if the client is not open."""
+        """Return the transactional ids of the cluster. `states` and `producer_ids` limit the
+        result to ids with one of these states and one of these producer ids (empty: any). A
+        `duration_ms` of 0 or more limits the result to ids whose transaction has been open for
+        longer than `duration_ms`; this limit needs Kafka 3.8 or later. Raises Closed if the client
+        is not open."""
         return await admin_transactions.list_transactions(
             self._calls, states, producer_ids, duration_ms, timeout_ms=timeout_ms
         )
@@ -414,8 +415,8 @@ class Admin:
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription]:
-        """Return the state, the producer and the partitions in the transaction of each
-        transactional id. Raises Closed if the client is not open."""
+        """Return for each transactional id its state, its producer and the partitions of its
+        transaction. Raises Closed if the client is not open."""
         return await admin_transactions.describe_transactions(
             self._calls, transactional_ids, timeout_ms=timeout_ms
         )

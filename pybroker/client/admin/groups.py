@@ -56,8 +56,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """The groups of the brokers that answered, sorted by group id, and the `errors` of the
-    others."""
+    """The groups of a cluster, sorted by group id. `errors` has an error for each broker that did
+    not respond; the groups of such a broker are missing."""
 
     groups: tuple[GroupListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)

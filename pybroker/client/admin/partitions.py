@@ -117,8 +117,8 @@ async def describe_producers(
     broker: int | None,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionProducers]:
-    """Return the active producers of each partition: those that its leader knows, or, if `broker`
-    is given, those that the replica on this broker knows."""
+    """Return the active producers of each partition, as the partition's leader knows them. With
+    `broker`, return them as the replica on this broker knows them."""
 
     async def ask(
         connection: Connection, chosen: tuple[TopicPartition, ...], timeout_s: float
