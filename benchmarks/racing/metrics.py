@@ -136,7 +136,7 @@ def _all() -> Iterator[Metric]:
     yield Metric("partitions/metadata", f"{many}: Metadata of all, p50", "ms", SMALLER)
     yield Metric("partitions/memory", f"{many}: memory", "MiB", SMALLER)
     yield Metric("partitions/stop", f"{many}: clean stop", "s")
-    yield Metric("partitions/clean", f"{many}: start after it", "s", SMALLER)
+    yield Metric("partitions/clean", f"{many}: start after a clean stop", "s", SMALLER)
     yield Metric("partitions/killed", f"{many}: start after kill -9", "s", SMALLER)
 
 
