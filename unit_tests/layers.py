@@ -62,8 +62,8 @@ handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics
     transactional_offsets transactions |
     controlled_shutdown elect_leaders fetch partition_expansion | dispatch | gate metering
-host: child_launcher java process several_brokers standard_output supervision | child_process |
-    embedded_zookeeper | run supervisor
+host: child_launcher java scheduling several_brokers standard_output supervision |
+    child_process process | embedded_zookeeper | run supervisor
 peers: * | marker_channel
 records: _pure _speedups compression crc32c type_variables | _numpy_columns _pure_key_table
     _pure_arrow_column batch loops refusals | _pure_record_buffer | key_table record record_buffer |

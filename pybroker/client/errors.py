@@ -315,7 +315,7 @@ class TransactionError(ClientError):
         self._text = text
 
     def again(self) -> Self:
-        """Return a copy of this error to raise in a later call. The cause of the copy is this error."""
+        """Return a copy of this error for a later call. The cause of the copy is this error."""
         copy = type(self)(self.transactional_id, self._text, definite=self.definite)
         copy.__cause__ = self
         return copy
