@@ -66,8 +66,8 @@ def bind_http(config: BrokerConfig) -> socket.socket | None:
 
 
 class AdminService:
-    """Owns the HTTP server from `start` to `close`. The pages show `view`, which the code that
-    starts the broker keeps current."""
+    """Owns the HTTP server from `start` to `close`. The pages show `view`. The code that starts the
+    broker updates `view`."""
 
     def __init__(self, view: BrokerView, listening: socket.socket) -> None:
         self.view = view

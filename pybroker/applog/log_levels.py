@@ -57,7 +57,8 @@ def loggers() -> list[str]:
 
 
 def levels() -> dict[str, str]:
-    """Return logger -> name of the level in force, its own or the nearest parent's."""
+    """Return logger -> name of the level in force. This is the logger's own level if it has one,
+    otherwise the level of the nearest parent that has one."""
     return {name: level_name(_logger(name).getEffectiveLevel()) for name in loggers()}
 
 

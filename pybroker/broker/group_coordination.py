@@ -1,8 +1,9 @@
 """The group coordinators of a broker: one shard for each partition of `__consumer_offsets` that
 this broker leads.
 
-Each shard has a fence, a node in ZooKeeper that names the shard's current coordinator. A separate
-ZooKeeper session writes the committed offsets, so that they do not delay changes of an ISR.
+Each shard has a fence, a node in ZooKeeper that names the shard's current coordinator. With
+offsets.storage=zookeeper, committed offsets are written to ZooKeeper. These writes use a separate
+ZooKeeper session, so that they do not delay changes of an ISR.
 """
 
 from __future__ import annotations

@@ -34,10 +34,11 @@ async def is_in_any_isr(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker that lack records whose loss the operator has accepted.
-    They must leave the ISR and the eligible replicas, so that none of them is elected. Each replica
-    is returned with its log end offset and its checkpointed high watermark. Both are 0 if the
-    replica has no log. Raise CoordError."""
+    """Return the replicas of this broker with an accepted loss: the replica lacks records, and the
+    operator has accepted this. The caller has to remove these replicas from the ISR and from the
+    eligible replicas (KIP-966), so that none of them is elected. Each replica is returned with its
+    log end offset and its checkpointed high watermark. Both are 0 if the replica has no log. Raise
+    CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut

@@ -109,9 +109,9 @@ class StartupInputs:
 async def serve_until(
     ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
 ) -> str | None:
-    """Start a broker, wait until `ended` has a result, stop the broker, and return the result: the
-    reason of the end, or None for a signal. If `ended` has a result before the broker has started,
-    the start is cancelled."""
+    """Start a broker, wait until `ended` has a result, stop the broker, and return the result. The
+    result is the reason of the end. It is None if a signal ended the broker. If `ended` has a
+    result before the broker has started, the start is cancelled."""
     async with AsyncExitStack() as stack:
         starting = asyncio.ensure_future(start(stack))
         ended.add_done_callback(lambda _: starting.cancel())

@@ -117,8 +117,9 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. A shard of this
-        topic has no fence: return 0 as the version of the fence."""
+        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
+        of a node version: a transaction coordinator, unlike a group coordinator, writes no node in
+        ZooKeeper to fence an earlier coordinator."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

@@ -82,7 +82,8 @@ class ZooKeeperLease:
             self.look()
 
     def check(self) -> None:
-        """Determine the level again if the lease has expired, or if the level is below ALL."""
+        """Determine `level` again if the lease has expired, or if `level` does not allow all
+        requests."""
         if self._clock.boottime() > self._valid_until:
             self.look()
 

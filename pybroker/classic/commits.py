@@ -23,10 +23,13 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The offsets of one partition; None if there is none. A new owner starts to read at `start`.
-    `stored` is the offset in the store to which this member commits. The two differ only if the
-    group migrates from ZooKeeper to Kafka and the offset in ZooKeeper is larger: `start` is then
-    the offset in ZooKeeper, `stored` the offset in Kafka."""
+    """The offsets of one partition. A new owner starts to read at `start`. `stored` is the offset
+    in the store to which this member commits. An offset is None if none is stored.
+
+    The two differ only while the group migrates from ZooKeeper to Kafka, if ZooKeeper has the
+    larger offset, or the only one. Then `start` is the offset in ZooKeeper, and `stored` is the
+    offset in Kafka.
+    """
 
     start: int | None
     stored: int | None

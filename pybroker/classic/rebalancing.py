@@ -125,7 +125,7 @@ class Rebalancer:
         self._settled.set()
 
     def lost(self, owned_partitions: Collection[OwnedPartition]) -> None:
-        """Create the owner nodes of these partitions again, because they were deleted."""
+        """Create the owner nodes of these partitions again, because the nodes were deleted."""
         for owned in owned_partitions:
             if self.held.get(owned.topic_partition) is owned:
                 owned.shut()

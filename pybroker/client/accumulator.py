@@ -71,8 +71,9 @@ class ProducerBatch:
         return self.outcome is not None
 
     def at(self, index: int) -> tuple[ProducerBatch, int]:
-        """Return the batch that now contains the record `index` of this batch, and the index of the
-        record in that batch. After a split, this is one of the halves."""
+        """Find the record that had the index `index` in this batch. Return the batch that now
+        contains the record, and the record's index in that batch. If this batch was not split,
+        return this batch and `index`."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves

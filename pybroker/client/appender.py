@@ -183,8 +183,9 @@ class Appender:
     async def append_many(
         self, bulk: BulkAppend, partition: int | None, give_way: Callable[[], Awaitable[None]]
     ) -> None:
-        """Append all records of `bulk` to `partition` (None: for each record to the partition that
-        the partitioner selects). Call `give_way` from time to time, so that other tasks run."""
+        """Append all records of `bulk` to `partition`. If `partition` is None, the partitioner
+        selects a partition for each record. Call `give_way` from time to time, so that other tasks
+        run."""
         self._check_running()
         number = None if self._transactions is None else self._transactions.check_open("send_many")
         self.use(bulk.topic)

@@ -99,8 +99,8 @@ def _column_of(batch: RecordBatch, name: str) -> ArrowColumn:
 
 @functools.cache
 def _offset_bytes() -> dict[DataType, int]:
-    """Return for each Arrow type of keys and values the size of an entry in its offsets buffer, in
-    bytes."""
+    """Return Arrow type -> size in bytes of an entry in the offsets buffer of a column of that
+    type. The types are those that a column of keys or values may have."""
     arrow = _pyarrow()
     return {
         arrow.binary(): 4, arrow.string(): 4, arrow.large_binary(): 8, arrow.large_string(): 8,

@@ -1,6 +1,9 @@
-"""The lookup of the base offset of the batch that contains an offset, by a Fetch of one batch from
-the partition's leader. If a range of offsets is split at such base offsets, no batch is in two
-parts, and so no batch is decoded twice."""
+"""Finds the batch that contains a given offset, and returns the base offset of the batch. Each
+lookup is a Fetch of one batch from the partition's leader.
+
+If a range of offsets is split only at base offsets, no batch is in two parts of the range, and so
+no batch is decoded twice.
+"""
 
 from __future__ import annotations
 

@@ -63,9 +63,9 @@ class BulkAppend:
         return Deliveries(self._timestamp, self._places, self._runs)
 
     def append(self, route: Route, partition: int | None, room: int, now: float) -> int:
-        """Append records of at most `room` bytes to `partition` (None: for each record to the
-        partition that the partitioner selects). `now` is in seconds of the monotonic clock. Return
-        the appended size in bytes."""
+        """Append records of at most `room` bytes to `partition`. If `partition` is None, the
+        partitioner selects a partition for each record. `now` is in seconds of the monotonic clock.
+        Return the appended size in bytes."""
         numbers: Sequence[int] = range(route.partition_count) if partition is None else [partition]
         buffers: list[RecordBuffer | None] = [None] * len(numbers)
         chosen = self.chosen if partition is None else None

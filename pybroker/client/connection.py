@@ -191,8 +191,9 @@ class Connection:
         version: int | None = None,
     ) -> Deferred[AnswerT]:
         """Write a request, in `version` (None: the highest version that both sides support). Return
-        a Deferred of the response, a message of the type `answer`. It is set in the iteration of
-        the event loop in which the response arrives. If it is not awaited, the response is dropped.
+        a Deferred of the response, a message of the type `answer`. The Deferred is set in the
+        iteration of the event loop in which the response arrives. If the Deferred is not awaited,
+        the response is dropped.
 
         The call raises NotConnected or UnsupportedByBroker. The Deferred raises ConnectionLost, or
         RequestTimedOut if no response has arrived `timeout_s` seconds after the call.

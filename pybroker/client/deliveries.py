@@ -70,8 +70,9 @@ class DeliveryBatch(Protocol):
     def waiters(self) -> list[Waiter]: ...
 
     def at(self, index: int) -> tuple[DeliveryBatch, int]:
-        """Return the batch that now contains the record `index` of this batch, and the index of the
-        record in that batch. After a split, this is one of the halves."""
+        """Find the record that had the index `index` in this batch. Return the batch that now
+        contains the record, and the record's index in that batch. If this batch was not split,
+        return this batch and `index`."""
 
 
 class Delivery(RecordPlace):

@@ -212,8 +212,8 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """The consumer has no valid offset for a partition, and auto.offset.reset is none. Either no
-    offset is committed, or the committed offset or the position is outside the log."""
+    """The consumer has no valid offset for a partition, and auto.offset.reset is none. No offset is
+    committed, or the offset at which the consumer has to read is outside the log."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))

@@ -435,6 +435,6 @@ class Admin:
     ) -> None:
         """Abort a hanging transaction in one partition, without the transaction coordinator. If the
         coordinator later commits the transaction, its records in this partition stay aborted.
-        Raises ClientError if the leader did not confirm the abort marker. If `definite` is false,
-        the leader may have written the marker."""
+        Raises ClientError if the leader did not confirm the abort marker. If the error's `definite`
+        is false, the leader may have written the marker."""
         await admin_transactions.abort_transaction(self._calls, transaction, timeout_ms=timeout_ms)

@@ -1,9 +1,11 @@
 """The algorithm of the sticky assignors: balanced assignments that move as few partitions as
 possible.
 
-A partition should move from one member to another if the receiver has at least two partitions fewer
-than the giver. It may move directly, or through a chain of members. An assignment is balanced if no
-such move is possible.
+A member (the giver) that has at least two partitions more than another member (the receiver) should
+pass one partition to the receiver. If the receiver does not subscribe to the topics of the giver's
+partitions, a chain of members may help: from the giver to the receiver, each member passes one of
+its partitions to the next. An assignment is balanced if no giver can pass a partition in either
+way.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ class Ownership:
 
 
 def owners(ownerships: Mapping[str, Ownership]) -> dict[TopicPartition, str]:
-    """Return the owner of each partition: the reporting member of the latest generation. If two
-    members report a partition in this generation, the partition has no owner."""
+    """Return the owner of each partition. This is the member that reports the partition as owned in
+    the latest generation. If two members report the partition in that generation, the partition has
+    no owner."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, ownership in ownerships.items():
         for partition in dict.fromkeys(ownership.partitions):

@@ -94,8 +94,8 @@ class CooperativeStickyAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return member id -> partitions. A partition that another member still owns is assigned to
-        no member."""
+        """Return member id -> partitions. A partition that has to move is assigned to no member
+        while its old owner still reports it as owned."""
         ownerships = {member.member_id: _present(member.subscription) for member in members}
         valid = owners(ownerships)
         found = balanced(partition_counts, members, valid)
