@@ -58,9 +58,9 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
-    """Return a field that declares a metric: numbers that grow and shrink. The keys of the field
-    are tuples of label values. A label with the same value for all numbers comes first in `labels`,
-    and is not in the keys. For example, the labels are client_id, topic and partition, and a key is
+    """Return a field that declares a metric: numbers that grow and shrink. `labels` begins with the
+    labels whose value is the same for all numbers. The keys of the field are tuples with the values
+    of the remaining labels. Example: the labels are client_id, topic and partition, and a key is
     (topic, partition)."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
@@ -83,8 +83,8 @@ def _row(family: Family, make: Callable[[], T]) -> T:
 
 
 def families_of(table: type[Any]) -> dict[str, Family]:
-    """Return the declaration of each shown field of `table` by the field's name, in the order of
-    the table."""
+    """Return field name -> declaration, for each field of the dataclass `table` that has a
+    declaration, in the order of the fields."""
     return {
         item.name: item.metadata["family"] for item in fields(table) if "family" in item.metadata
     }

@@ -49,8 +49,8 @@ def labels(values: Mapping[str, str]) -> str:
 
 
 def by_label(label: str, values: Mapping[str, Number]) -> list[Line]:
-    """Return a line for each item of `values`, in the order of the keys, which are the values of
-    the label `label`."""
+    """Return a line for each item of `values`, sorted by key. Each key is a value of the label
+    `label`."""
     return [(labels({label: key}), value) for key, value in sorted(values.items())]
 
 

@@ -258,7 +258,7 @@ class Coord(Protocol):
         """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 without a session."""
 
     def silence(self) -> float:
-        """Return the seconds (boottime) since the sending of the latest write or sync that
+        """Return how many seconds ago (boottime) this process sent the latest write or sync that
         ZooKeeper has answered. A read does not count, because a server without a quorum answers
         reads, too."""
 
@@ -430,9 +430,9 @@ class PartitionLog(Protocol):
     @property
     def has_zookeeper_lease(self) -> bool:
         """Whether this broker leads the partition as far as it knows, and ZooKeeper has confirmed
-        the broker's session recently. Without replicas on other brokers, no recent confirmation is
-        needed. The controller may have elected another leader without reaching this broker. Never
-        raises."""
+        the broker's session recently. If no other broker has a replica, no recent confirmation is
+        needed. True is no proof of the leadership: the controller may have elected another leader
+        without reaching this broker. Never raises."""
 
     async def is_led_now(self) -> bool:
         """Return whether it is certain that this broker leads the partition at this moment. If the

@@ -118,10 +118,10 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Check the leadership of requested partitions in ZooKeeper. Return the partitions that this
-    broker still leads. A partition is checked only if the broker needs the check to return its log
-    end (Authority.CONFIRMED). Partitions in `excluded`, and requests for the log start, are not
-    checked."""
+    """Ask ZooKeeper which of the requested partitions this broker still leads, and return these
+    partitions. Only a partition with Authority.CONFIRMED is asked about: its log end may be
+    returned only after such a check. Partitions in `excluded`, and partitions whose log start is
+    requested, are skipped."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -184,13 +184,12 @@ async def _search(
     """Search the log in a thread for `timestamp`, up to `end_of(partition)`, the end of what the
     client may read. Return None if there is no such record.
 
-    Before this function returns None, it checks that no other leader can have the record. Raise
-    BrokerError NOT_LEADER_OR_FOLLOWER if this broker lacks the authority `for_the_end`;
-    OFFSET_NOT_AVAILABLE if a consumer asks and the high watermark is below the start of the leader
-    epoch.
+    Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during
+    the search.
 
-    Also raise NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during the
-    search.
+    If no record is found, another leader may have one. So before it returns None, this function
+    also raises NOT_LEADER_OR_FOLLOWER if the replica's authority is below `for_the_end`; for a
+    consumer, OFFSET_NOT_AVAILABLE if the high watermark is below the start of the leader epoch.
     """
     end = end_of(partition)
 

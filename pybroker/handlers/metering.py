@@ -70,8 +70,8 @@ class Metering:
     def _measured(
         self, meter: RequestMeter, answer: Awaitable[Answer], began: float
     ) -> Awaitable[Answer]:
-        """Measure the time from `began` (monotonic s) to the response. If the response is a
-        Deferred, this needs no task."""
+        """Measure the time from `began` (monotonic s) to the response. A Deferred is measured by a
+        callback, any other awaitable by a coroutine."""
         if not isinstance(answer, Deferred):
             return self._later(meter, answer, began)
         answer.add_done_callback(lambda _: meter.times.add(self._clock.monotonic() - began))

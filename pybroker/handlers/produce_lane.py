@@ -1,5 +1,5 @@
-"""The fast lane of Produce: handles requests with acks 1 or all and one batch for one partition,
-outside of transactions.
+"""The fast lane of Produce: handles requests that have exactly one batch, are not transactional,
+and have acks=1 or acks=all.
 
 The lane reads and writes frames without message objects. All other requests, and invalid batches,
 are left to `produce.py`. The responses are byte for byte those of `produce.py`.

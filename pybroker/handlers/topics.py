@@ -69,8 +69,9 @@ async def _create(
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                f"the request has a replica assignment, {topic.num_partitions} partitions and"
-                f" replication factor {topic.replication_factor}, expected -1 for both numbers",
+                f"the number of partitions is {topic.num_partitions} and the replication factor is"
+                f" {topic.replication_factor}, expected both to be -1 in a request with a replica"
+                " assignment",
             )
         assignment = {item.partition_index: item.broker_ids for item in topic.assignments}
         if len(assignment) != len(topic.assignments):

@@ -40,10 +40,10 @@ def shorten_slice() -> None:
     """Give the calling thread a time slice of `LOOP_SLICE_NS`. New threads and processes of this
     thread have the default slice again.
 
-    Since Linux 6.12, a thread that wakes up preempts a running thread with a longer slice.
-    Otherwise it may wait until the next tick of the scheduler (4 ms). Older kernels ignore the
-    slice. The thread's share of the processors does not change. If the kernel refuses the call, the
-    slice does not change either.
+    Since Linux 6.12, a thread that wakes up preempts a running thread whose slice is longer. A
+    thread that does not preempt may wait until the next tick of the scheduler (4 ms). Older kernels
+    ignore the slice. The thread's share of the processors does not change. If the kernel refuses
+    the call, the slice does not change either.
     """
     found = _attributes()
     if found is None:

@@ -1,8 +1,9 @@
-"""The standard streams of a tool. If the program that reads its output ends (`| head`), the tool
-ends, too, without an error message.
+"""The standard streams of a tool. If the program that reads the tool's output ends (`| head`), the
+tool ends, too, without an error message.
 
-When the reader has ended, Python's own streams raise BrokenPipeError. This is an OSError, so the
-tool could take it for an error of a file. These streams raise OutputGone instead.
+When the reader has ended, a write to Python's own standard output raises BrokenPipeError. This is
+an OSError, so the tool could take it for an error of a file. The standard output of this module
+raises OutputGone instead.
 """
 
 from __future__ import annotations

@@ -225,7 +225,8 @@ def _as_produce_error(code: ErrorCode) -> ErrorCode:
 
 
 def _settle(question: _Question, answers: Mapping[str, Errors], error: BrokerError | None) -> None:
-    """Answer a question, unless it is answered or its request was cancelled."""
+    """Answer a question with its codes in `answers`, or with `error`. Do nothing if the question
+    already has an answer, or if the task that asked the question was cancelled."""
     if question.answer.done():
         return
     if error is not None:

@@ -50,9 +50,10 @@ class RecordBuffer:
         """Append a record and return its index; -1 if the size would exceed `limit` bytes. A first
         record may exceed `limit`. `timestamp` is in ms since 1970, -1 for none.
 
-        Raises ValueError for any other negative timestamp, for a timestamp delta of more than 64
-        bits, for a record of 2 GiB or more, or for a header name that cannot be encoded in UTF-8;
-        TypeError for a key, a value or a header of another type. The buffer is then unchanged."""
+        Raises ValueError if `timestamp` is below -1, if the timestamp delta has more than 64 bits,
+        if the record has 2 GiB or more, or if a header name cannot be encoded in UTF-8; TypeError
+        if the key, the value or a header has a wrong type. After an error the buffer is unchanged.
+        """
         pairs = [
             (_header_name(name), to_bytes(content, f"header {name}")) for name, content in headers
         ]
@@ -108,10 +109,10 @@ def to_bytes(value: Buffer | None, what: str) -> bytes | None:
 def record_bytes(
     values: list[Buffer | None] | ArrowColumn, keys: list[Buffer | None] | ArrowColumn | None
 ) -> tuple[int, int]:
-    """Convert the values and keys to bytes, in place if they are lists. Return the total size of
-    all values and keys, and the largest size of a value together with its key, in bytes. Raises
-    TypeError if a value or key has another type; ValueError if the numbers of keys and values
-    differ, or if an ArrowColumn is damaged."""
+    """Convert the values and keys to bytes. Lists are changed in place, an ArrowColumn is left as
+    it is. Return, in bytes, the total size of all values and keys, and the size of the largest pair
+    of a value and its key. Raises TypeError if a value or key has a wrong type; ValueError if the
+    numbers of keys and values differ, or if an ArrowColumn is damaged."""
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
     sizes = [0] * len(values)

@@ -86,8 +86,8 @@ def record_size_max(
     value: Buffer | None,
     headers: Iterable[tuple[str, Buffer | None]] = (),
 ) -> int:
-    """Return the maximum size of a record with this key, value and headers in a batch before
-    compression, in bytes."""
+    """Return an upper limit (bytes) for the size of a record with this key, value and headers,
+    before compression."""
     size = _RECORD_OVERHEAD_MAX + len(key or b"") + len(value or b"")
     for name, header_value in headers:
         size += _HEADER_OVERHEAD_MAX + _UTF8_BYTES_MAX * len(name) + len(header_value or b"")

@@ -90,8 +90,8 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The sum of all bytes and all entries in the columns. Each offset in an Arrow array of
-        these columns is at most this sum."""
+        """The number of rows, plus the number of entries and the number of bytes in all binary
+        columns. No offset in an Arrow array of these columns exceeds this sum."""
 
     def add(
         self,

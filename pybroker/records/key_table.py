@@ -110,11 +110,14 @@ class SelectBatches(Protocol):
         output: bytearray | memoryview,
         length: int,
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy consecutive batches, with only their retained records, from `position` in `data` to
-        the position `length` in `output`. `Table.select` decides which records are retained;
-        tombstones are removed if the batch's delete horizon is at or before `now_ms`. Return the
-        position where the function stopped, the new length of the content of `output`, and for each
-        copied batch: its position in `output`, its size, its last offset and its largest timestamp.
+        """Copy consecutive batches from `data`, beginning at `position`, into `output`, beginning
+        at `length`. A copied batch has only its retained records. `Table.select` decides which
+        records are retained; tombstones are removed if the batch's delete horizon is at or before
+        `now_ms`.
+
+        Return the position in `data` where the function stopped, the new length of the content of
+        `output`, and for each copied batch: its position in `output`, its size, its last offset and
+        its largest timestamp.
 
         The function stops at the first incomplete batch, or before one of these:
 

@@ -78,9 +78,11 @@ def authority(
     - `is_replicated`: another broker can lead the partition. Otherwise any lease above NOTHING
       allows the whole `granted` authority.
     - `has_heard`: within replica.lag.time.max.ms each in-sync or eligible replica has fetched from
-      this leader, or ZooKeeper has confirmed the leadership. Otherwise the result is at most ALONE.
+      this leader, or ZooKeeper has confirmed the leadership. Otherwise the result is at most ALONE:
+      the leader may not return its log end.
     - `has_asked`: this broker has asked the controller to elect another leader. Then the result is
-      at most CONFIRMED."""
+      at most CONFIRMED: the leader may return its log end only after a check in ZooKeeper.
+    """
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

@@ -1,5 +1,5 @@
 """Detects incomplete replicas that have caught up with their leader, and marks them as complete, so
-that they may lead."""
+that they may lead. An incomplete replica is still copying the leader's log from the start."""
 
 from __future__ import annotations
 

@@ -93,7 +93,8 @@ does not answer."""
 
 
 class Fetcher:
-    """Fetches partitions from their leaders on one other broker, from its creation until `stop`."""
+    """Fetches partitions from one other broker, the leader of these partitions. A fetcher runs from
+    its creation until `stop`."""
 
     def __init__(
         self,

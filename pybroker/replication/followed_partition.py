@@ -27,8 +27,8 @@ class FollowedPartition:
         partition: Partition,
         on_change: Callable[[FollowedPartition], None] = lambda followed: None,
     ) -> None:
-        """`on_change` is called once for each call of `Partition.watch`, at the next change of
-        `partition`."""
+        """After a call of `partition.watch(self)`, the next change of `partition` calls `on_change`
+        once."""
         self.partition = partition
         self.on_change = on_change
         self.leader_epoch = partition.leader_epoch

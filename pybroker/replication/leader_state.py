@@ -119,9 +119,13 @@ class Follower:
 @dataclass(frozen=True, slots=True)
 class IsrChange:
     """A conditional write of `state` to the partition's state node in ZooKeeper. `joins` is the
-    broker that the change adds to the ISR, or NOBODY. The write succeeds only if the topic still
-    has the id `topic_id`, the node has the version `expected_version`, and broker `joins` is still
-    registered with `incarnation`."""
+    broker that the change adds to the ISR, or NOBODY.
+
+    The write succeeds only if the topic still has the id `topic_id`, the node has the version
+    `expected_version`, and broker `joins` is registered and still has the incarnation
+    `incarnation`. A broker's incarnation is a number in ZooKeeper that grows with every
+    registration.
+    """
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -232,8 +236,8 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The followers' fetch sessions. None unless the last two fetches of each follower were
-        requests of its fetch session."""
+        """The fetch session of each follower. None if a follower has no session, or if one of a
+        follower's last two fetches was outside of its session."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:
@@ -292,9 +296,9 @@ class LeaderState:
         followers from the ISR. It also removes the eligible replicas if the new ISR has `required`
         replicas.
 
-        If there is no replica to remove, but the leadership or the stored ISR is uncertain, a check
-        is due. Then the returned change only checks the partition's state node in ZooKeeper
-        (`only_looks`).
+        If there is no replica to remove, a check may be due: a change that only checks the
+        partition's state node in ZooKeeper (`only_looks`). The check is due if the leader has no
+        recent proof of its leadership, or if the stored ISR is uncertain.
         """
         self._await(
             frozenset(
@@ -388,8 +392,9 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation, for the in-sync followers. Empty if the stored ISR is
-        uncertain, for example because an ISR change is pending."""
+        """Return broker id -> incarnation (the broker's number in ZooKeeper that grows with every
+        registration), for the in-sync followers. Empty if the stored ISR is uncertain, for example
+        because an ISR change is pending."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

@@ -66,8 +66,8 @@ def in_sync_again(
 
 
 class PowerLoss:
-    """Removes one broker's suspect replicas from the ISR and the eligible replicas, when the broker
-    starts."""
+    """When a broker starts, removes its suspect replicas from the ISR and from the eligible
+    replicas."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord
@@ -78,9 +78,9 @@ class PowerLoss:
     async def step_aside(
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
-        """Remove these suspect replicas from the ISR and the eligible replicas. `reason` appears
-        in log lines and loss receipts. Raises CoordError. After an error the broker must not
-        register."""
+        """Remove these suspect replicas from the ISR and from the eligible replicas. `reason`
+        appears in log lines and loss receipts. Raises CoordError. After an error the broker must
+        not register."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]

@@ -1,5 +1,5 @@
-"""Removes a broker's own replica as leader, in-sync and eligible replica of a partition, by one
-conditional write of the state node in ZooKeeper."""
+"""Removes a broker's own replica from the state of a partition: as leader, from the ISR, and from
+the eligible replicas. The removal is one conditional write of the state node in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class StepAside:
         the written state. Return None if nothing was written: `decide` returned None, a node is
         malformed, or the topic or state node does not exist.
 
-        If `raises_incarnation` is True, the same multi increases the broker's incarnation. Then a
-        fetch with the earlier incarnation cannot add the replica to the ISR. Raises CoordError if
-        all attempts fail.
+        If `raises_incarnation` is True, the same multi increases the broker's incarnation, its
+        number in ZooKeeper that grows with every registration. Then a fetch with the earlier
+        incarnation cannot add the replica to the ISR. Raises CoordError if all attempts fail.
         """
         try:
             return await repeat_conditional_write(

@@ -1,4 +1,4 @@
-"""Removes damaged and incomplete replicas from the ISR and the eligible replicas of their
+"""Removes damaged and incomplete replicas from the ISR and from the eligible replicas of their
 partitions.
 
 A damaged replica has a log with a corrupt range. It is removed when a live broker has another
@@ -66,8 +66,9 @@ class UnhealthyReplicas:
         raised: Callable[[int], None],
     ) -> None:
         """`live` returns the ids of the registered brokers; an empty collection means unknown.
-        `changed` is called after a replica has left its ISR. `raised` is called with the new
-        incarnation of the broker each time this object has increased it."""
+        `changed` is called after a replica has left its ISR. `raised` is called each time this
+        object has increased the broker's incarnation (its number in ZooKeeper that grows with every
+        registration), and receives the new incarnation."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas
@@ -83,8 +84,8 @@ class UnhealthyReplicas:
         self.loop = RetryLoop("unhealthy-replicas", self._look, _LOOK_AGAIN_S)
 
     async def settle(self) -> None:
-        """Remove the damaged replicas of this broker from the ISR and the eligible replicas. Raises
-        CoordError. After an error the broker must not register."""
+        """Remove the damaged replicas of this broker from the ISR and from the eligible replicas.
+        Raises CoordError. After an error the broker must not register."""
         damaged = sorted(self.waiting.items())
         if damaged:
             await raise_incarnation(self._leave.coord, self._leave.broker_id)
@@ -146,8 +147,8 @@ class UnhealthyReplicas:
             return False
 
     async def _withdraw(self, key: TopicPartition) -> bool:
-        """Try to remove the damaged replica of `key` from the ISR and the eligible replicas. Return
-        True if the replica was removed, or if the replica counts as intact again."""
+        """Try to remove the damaged replica of `key` from the ISR and from the eligible replicas.
+        Return True if the replica was removed, or if the replica counts as intact again."""
         health = self._logs.health[key]
         opened, live, damage = self._logs.log(key), self._live(), self.waiting.get(key)
         if damage is not None and damage.is_whole and opened is not None and opened.damage is None:
@@ -188,8 +189,8 @@ class UnhealthyReplicas:
         return await self._leave(key, reason, decide, raises_incarnation=has_registered) is not None
 
     async def _resign(self, key: TopicPartition) -> bool:
-        """Try to remove the incomplete replica of `key` from the ISR and the eligible replicas.
-        Return whether it was removed."""
+        """Try to remove the incomplete replica of `key` from the ISR and from the eligible
+        replicas. Return whether it was removed."""
         self._refused.discard(key)
         health = self._logs.health[key]
         if not self._logs.health.allows(key, Event.ORPHANED):
