@@ -1,7 +1,7 @@
-"""A result that is set later: the response to a request that has to wait, such as a Produce request
-with acks=all, or the response that a client waits for. Nearly every produced record has such a
-wait. To keep the wait cheap, setting the result needs neither a task nor an iteration of the event
-loop."""
+"""A result that is set later. In the broker, it is the response to a request that has to wait, such
+as a Produce request with acks=all. In a client, it is the broker's response. Nearly every produced
+record needs such a result. To keep the wait cheap, setting the result needs neither a task nor an
+iteration of the event loop."""
 
 from __future__ import annotations
 

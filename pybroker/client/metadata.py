@@ -136,9 +136,10 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Return whether the state `known` of a partition is later than its state `fresh` in a new
-    response: its leader epoch is larger. If the response lacks the partition, `fresh` is None.
-    `known` then counts as later if the response has a topic id and no error for the topic."""
+    """Return whether `known`, the known state of a partition, is later than `fresh`, the state in a
+    new response. `known` is later if its leader epoch is larger. `fresh` is None if the response
+    lacks the partition. In this case `known` is later if the response has a topic id and no error
+    for the topic."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

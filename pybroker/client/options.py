@@ -327,10 +327,10 @@ def parse_options(
     bootstrap_servers: str | Iterable[str] | None = None,
     faults: Iterable[str] = (),
 ) -> OptionsT:
-    """Return the options of a client, as an object of the class `kind`. A `bootstrap_servers`
-    that is not None overrides the option in `given`. Raises ConfigError if an option is invalid
-    or `faults` has a message; the error has a message for each invalid option, and those in
-    `faults`."""
+    """Return the options of a client, as an object of the class `kind`. A `bootstrap_servers` that
+    is not None overrides the option in `given`. `faults` are the messages about other invalid
+    arguments of the client. Raises ConfigError if an option is invalid, or if `faults` is not
+    empty. The error has a message for each invalid option, and the messages in `faults`."""
     if bootstrap_servers is not None:
         is_text = isinstance(bootstrap_servers, str)
         addresses = bootstrap_servers if is_text else list(bootstrap_servers)

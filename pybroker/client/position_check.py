@@ -31,9 +31,9 @@ NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """An OffsetForLeaderEpoch request for one reader, with the reader's state at that time. `era`
-    is the number of its seeks and resets, `offset` its fetch offset, `leader_epoch` the leader's
-    epoch."""
+    """An OffsetForLeaderEpoch request for `reader`. The other fields have their values at the time
+    of the request: `era` is the number of the reader's seeks and resets so far, `offset` the
+    reader's fetch offset, `leader_epoch` the leader epoch of the partition."""
 
     reader: PartitionReader
     era: int

@@ -1,5 +1,6 @@
-"""The lookup of a consumer's unknown positions: the group's committed offsets, and the offsets for
-auto.offset.reset or a seek."""
+"""The lookup of a consumer's unknown positions. A position is either the group's committed offset,
+or an offset that ListOffsets returns: for auto.offset.reset, or for a seek to the beginning or the
+end."""
 
 from __future__ import annotations
 

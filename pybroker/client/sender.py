@@ -435,8 +435,8 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """If no batch with a sequence number waits or is in flight, and a failed batch has left a
-        gap in the numbers, begin the reset of the sequence numbers."""
+        """Begin the reset of the sequence numbers if a failed batch has left a gap in them. Do
+        nothing while other batches with sequence numbers wait or are in flight."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()

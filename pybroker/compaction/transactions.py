@@ -43,8 +43,8 @@ class SeenTransactions:
         return False
 
     def is_empty(self, header: BatchHeader, marker: EndTransaction | None) -> bool:
-        """Return whether the log has only this marker left of the transaction that the marker ends.
-        False if `marker` is None, which means a control record of unknown type."""
+        """Return whether the log has no other batch of the transaction that this marker ends. False
+        if `marker` is None, which means a control record of unknown type."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:

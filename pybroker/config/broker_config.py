@@ -104,9 +104,9 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def protected_listener(self) -> str | None:
-        """The name of the inter-broker listener, which accepts connections above max.connections.
-        None if it is the broker's only listener. Clients then use it, too, so the limit has to
-        apply to it."""
+        """The name of the listener that accepts connections even if max.connections is reached: the
+        inter-broker listener. None if the broker has only one listener, because clients use that
+        listener too."""
         return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property

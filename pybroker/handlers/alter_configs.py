@@ -101,9 +101,8 @@ async def handle_incremental_alter_configs(
 def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
-    """Raise BrokerError if `count` is greater than 1, if two of `configs` have the same name, or if
-    an option that is not to be deleted has no value. `count` says how often the request names the
-    resource."""
+    """Raise BrokerError if the request names the resource more than once (`count` times); if two of
+    `configs` have the same name; or if a value is missing in an operation other than DELETE."""
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):

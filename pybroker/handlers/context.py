@@ -146,8 +146,8 @@ class Configs(Protocol):
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
-        current values. Return False if the topic does not exist. If `replaces` is True, `change`
-        must ignore the current values, and MalformedNode is not raised."""
+        current values. If `replaces` is True, `change` receives no values, and a malformed node is
+        overwritten without an error. Return False if the topic does not exist."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
         """Replace the dynamic values of broker `broker_id`, or of all brokers (None), by the result

@@ -267,9 +267,9 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the time limit (s) of a wait that begins when a partition of the fetch session becomes
-    pending. A follower's limit is replica.fetch.wait.max.ms: the partition may have a new high
-    watermark, which the follower must learn soon. A consumer has no such limit (inf)."""
+    """Return for how long (s) a request may still wait when a partition of its fetch session is
+    pending. For a follower this is replica.fetch.wait.max.ms: the partition may have a new high
+    watermark, which the follower must learn soon. For a consumer there is no such limit (inf)."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 

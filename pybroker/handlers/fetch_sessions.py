@@ -216,9 +216,10 @@ class FetchSession:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """Make all partitions pending if one of the arguments differs from that of the last
-        request: the broker's `lease`, the follower's `incarnation` or the isolation level
-        (`committed_only`)."""
+        """Make all partitions pending if an argument differs from its value at the last request.
+        `lease` is what this broker's ZooKeeper session allows it to answer. `incarnation` is a
+        number that grows with each registration of the follower in ZooKeeper. `committed_only` is
+        the isolation level."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms

@@ -144,8 +144,8 @@ class Committer:
         self._last_limit_ms = QUICK_COMMIT_LIMIT_MS
 
     async def commit_last(self, offsets: Offsets, limit_ms: int | None = None) -> None:
-        """Commit `offsets` if automatic commits are enabled, before partitions are released or the
-        consumer closes. A failure is only logged."""
+        """Commit `offsets` if automatic commits are enabled. Call this before partitions are
+        released, and before the consumer closes. A failure is only logged."""
         self._gave_up = False
         if not self._options.enable_auto_commit:
             return
@@ -190,8 +190,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return for each partition (number of seeks and resets, position). The number shows a seek
-        even if it leads to the same position."""
+        """Return for each partition (number of seeks and resets so far, position). The number
+        changes with every seek, even with a seek to the present position."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

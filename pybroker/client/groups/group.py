@@ -135,8 +135,8 @@ class Group:
     def _identity_now(self, at_call: Identity | None) -> Identity:
         """Return the member's present identity, for an OffsetCommit request. `at_call` is the
         identity that the member had when the application called `commit` (None: do not compare).
-        Raises CommitFailed if the identity has changed since, because other members may have
-        committed larger offsets."""
+        Raises CommitFailed if the two identities differ: other members may already have committed
+        larger offsets."""
         if self.session.choice is None:
             if at_call is not None:
                 raise no_member(self._link.key)

@@ -211,8 +211,8 @@ class Membership:
     async def _join_once(
         self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...], owned_in: int
     ) -> Next:
-        """Send JoinGroup and, if it succeeds, SyncGroup. Return the reaction. Raises
-        ClientError."""
+        """Send JoinGroup and, if it succeeds, SyncGroup. Return the member's reaction to the last
+        response. Raises ClientError."""
         limit_ms = max(
             self._options.request_timeout_ms, self._options.max_poll_interval_ms + JOIN_MARGIN_MS
         )

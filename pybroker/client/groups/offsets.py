@@ -168,8 +168,9 @@ class GroupOffsets:
         gone: set[TopicPartition],
     ) -> ClientError | None:
         """Send one OffsetCommit request for the offsets in `rest`. Remove committed partitions from
-        `rest`. With `automatic`, also move deleted partitions from `rest` to `gone`. Return a
-        retriable error; None if nothing is left to commit. Raises any other error."""
+        `rest`. With `automatic`, also move deleted partitions from `rest` to `gone`. Return None if
+        nothing is left to commit. Return the error if the request fails, or if a partition has a
+        retriable error. Raises all other errors."""
         identity = self._identity_now(at_call)
         began = self._cluster.clock.monotonic()
         try:

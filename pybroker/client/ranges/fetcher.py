@@ -173,9 +173,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """Report the parts that differ from their counts: raise RangeFailed, or without
-        `fail_on_data_loss` add the parts to `compacted`. Before that, check the range for more
-        serious faults, which may raise RangeFailed too."""
+        """First check the range for more serious faults; this check may raise RangeFailed. Then
+        report the parts that differ from their counts: with `fail_on_data_loss` raise RangeFailed,
+        otherwise add the parts to `compacted`. Parts with lost offsets are skipped."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted

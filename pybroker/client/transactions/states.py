@@ -35,8 +35,8 @@ LEGAL_MOVES: Final[Mapping[State, frozenset[State]]] = {
 
 
 class Reaction(enum.IntEnum):
-    """The reaction to an error code. If a response has several codes, the greatest of their
-    reactions is taken."""
+    """The reaction to an error code. A larger number is more serious. If a response has several
+    codes, the most serious reaction is taken."""
 
     DONE = 0
     """The request succeeded."""
@@ -109,8 +109,8 @@ LEFT_GROUP: Final = frozenset(
 def decide(
     table: Mapping[ErrorCode, Reaction], codes: Iterable[ErrorCode]
 ) -> tuple[Reaction, ErrorCode]:
-    """Return the greatest reaction to the error codes of one response, and the code that causes it.
-    With no codes the reaction is fatal."""
+    """Return the most serious reaction to the error codes of one response, and the code that causes
+    it. With no codes the reaction is fatal."""
     reactions = [
         (table.get(code, Reaction.AGAIN if code.retriable else Reaction.FATAL), code)
         for code in codes
