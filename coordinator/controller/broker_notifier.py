@@ -87,8 +87,8 @@ class BrokerNotifier:
         self._to_describe.update(keys)
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Let the next `send_round` send all brokers the metadata of every partition with a replica
-        on one of these brokers, because the partition's offline replicas have changed."""
+        """Let the next `send_round` send metadata to all brokers: that of the partitions with a
+        replica on one of these brokers. The offline replicas of these partitions have changed."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition

@@ -93,8 +93,8 @@ class BrokerChanges:
         await self._deletions.finish()
 
     def _outside_isr(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """Return the partitions with a replica that is on one of these brokers but not in the ISR,
-        as partition -> version of the state node."""
+        """Find the partitions with a replica that is on one of these brokers but not in the ISR.
+        Return partition -> version of its state node."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()

@@ -133,8 +133,9 @@ class ClusterContext:
         return [broker for broker in hosts if broker not in self.leaving]
 
     def is_disturbed(self, partition: Partition) -> bool:
-        """Whether a decision about the partition needs the topic's policy. False if the partition
-        has no stored state. Otherwise True if any of these holds:
+        """Whether a decision about the partition needs the topic's min.insync.replicas and
+        unclean.leader.election.enable. False if the partition has no stored state. Otherwise True
+        if any of these holds:
 
         - the partition is not online;
         - a member of the ISR is not one of `candidates_of`;

@@ -100,7 +100,8 @@ class Controller:
 
     @property
     def controller_id(self) -> int | None:
-        """The id of the controller, as last read; None if unknown or none."""
+        """The id of the controller, as last read. None if there is no controller, or if it is
+        unknown."""
         return self._controller_id
 
     @property
@@ -152,7 +153,7 @@ class Controller:
 
     def start(self) -> None:
         """Stand for election from now on. Requires a running event loop, a ZooKeeper session, and
-        the parent nodes of Kafka's nodes."""
+        the parent nodes that Kafka's brokers create at their start, such as /brokers/topics."""
         if not self._task.runs:
             self._task.start(self._consume)
             self._enqueue(ControllerChanged())
@@ -169,7 +170,8 @@ class Controller:
         self._enqueue(ControllerChanged())
 
     async def stop(self) -> None:
-        """Resign if this broker is the controller, within `stop_timeout_s`, and end. Idempotent."""
+        """Stop handling events. If this broker is the controller, resign, and wait at most
+        `stop_timeout_s` for ZooKeeper. Idempotent."""
         self._stopping = True
         await self._task.stop()
         won = None if self._is_over() else self._won

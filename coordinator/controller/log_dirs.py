@@ -57,8 +57,9 @@ class LogDirFailures:
         """Read the states of all partitions with a replica on the broker. Elect leaders for
         partitions without a leader.
 
-        If the broker is neither in a partition's ISR nor an eligible leader replica, send the state
-        to the partition's live replicas, because the leader may not know this state yet.
+        A broker may have removed its own replica from the ISR without the leader's knowledge. So if
+        a replica of the broker is neither in the ISR nor an eligible leader replica, send the state
+        to the partition's live replicas.
         """
         services = self._services
         keys = [

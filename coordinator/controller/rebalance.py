@@ -56,8 +56,9 @@ class Rebalance:
             self._schedule(self._settings.first_check_s)
 
     async def check(self) -> None:
-        """Hold one round of preferred leader elections, and schedule the next check. Raises
-        ControllerMoved, CoordError."""
+        """Hold one round of preferred leader elections, and schedule the next call: after
+        BETWEEN_ROUNDS_S if another round should follow, otherwise after the configured interval.
+        Raises ControllerMoved, CoordError."""
         if self._settings is None:
             return
         self._schedule(self._settings.interval_s)

@@ -69,7 +69,8 @@ def decide_longest(
 
 
 class Suspects:
-    """Elects leaders for orphaned partitions in one controller's term."""
+    """Elects leaders for orphaned partitions, in one controller's term. A partition is orphaned if
+    no replica is in the ISR or eligible to lead."""
 
     def __init__(self, services: ControllerServices) -> None:
         self._services = services

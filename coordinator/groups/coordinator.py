@@ -242,8 +242,8 @@ class GroupCoordinator:
     # called by operators
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return the group's facts; None if the group is not in memory. The offset store may still
-        have offsets of such a group."""
+        """Return the facts that decide when the group's offsets expire; None if the group is not in
+        memory. A group that is not in memory may still have offsets in the offset store."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -276,8 +276,8 @@ class GroupCoordinator:
         return found
 
     def size(self) -> int:
-        """Return the approximate memory of the groups, members and offsets of open transactions, in
-        bytes."""
+        """Return the approximate memory, in bytes, of all groups with their members, and of the
+        offsets in open transactions."""
         groups = sum(group.size() for group in self._groups.values())
         return groups + self.offsets.undecided_bytes()
 
@@ -392,7 +392,7 @@ class GroupCoordinator:
             self._log_limited(
                 logging.WARNING, f"group_not_committed group={group.group_id} error={error}"
             )
-            code = self._code_of_uncommitted()
+            code = self._code_of_unreplicated()
         effects = self._turn()
         if isinstance(store, StoreAssignment):
             sync.appended_or_not(group, store, code, effects)
@@ -400,8 +400,8 @@ class GroupCoordinator:
             join.stored(group, store, code, effects)
         self._carry_out(group, effects)
 
-    def _code_of_uncommitted(self) -> ErrorCode:
-        """Return the error code for a group's members after the commit of a record has failed:
+    def _code_of_unreplicated(self) -> ErrorCode:
+        """Return the error code for a group's members if a record of the group was not replicated:
         NOT_COORDINATOR if another broker may be the coordinator, else REBALANCE_IN_PROGRESS."""
         try:
             self.context.require_current()
@@ -415,8 +415,8 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _append_tombstone(self, group_id: str) -> int | None:
-        """Append a tombstone for the group's record. Return the offset to pass to `committed`; None
-        if the log has no record of the group."""
+        """Append a tombstone for the group's record. Return the offset after the tombstone. If the
+        log has no record of the group, append nothing and return None."""
         if group_id not in self._in_log:
             return None
         return self.context.append([KeyValue(encode_group_key(group_id), None)])

@@ -252,8 +252,8 @@ class FencedWrites:
             await bounded_gather(self._look, [path for path in found if not self._is_known(path)])
 
     def _operations(self, change: Change) -> list[CoordOp]:
-        """Return the operations of the change. From now on `_known` has the change's nodes as they
-        are after these operations."""
+        """Return the operations of the change. Update `_known` as if ZooKeeper had already applied
+        them."""
         known, ops = self._known, list[CoordOp]()
         for path in self._missing_above(change):
             ops.append(CreateOp(path))

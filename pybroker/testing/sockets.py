@@ -78,9 +78,9 @@ _chosen: Final = _Choice(f"/tmp/pybroker-ports-{os.getuid()}")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 on which no process listens, below the range
-    for outgoing connections. While this process runs, no other call in any process returns these
-    ports."""
+    """Return `count` different ports of 127.0.0.1 on which no process listens. All are below the
+    system's range for outgoing connections. While this process runs, no other call in any process
+    returns these ports."""
     return [free_row(1) for _ in range(count)]
 
 

@@ -126,8 +126,8 @@ class _DecoderCompiler:
             self.source.dedent()
 
     def length(self, letter: str) -> None:
-        """Write the code that decodes a length or an element count into `n`, -1 for null. `letter`
-        is its `struct` format in a version that is not flexible."""
+        """Write the code that decodes a length or an element count into `n`, -1 for null. It is a
+        varint in flexible versions; in other versions, `letter` is the `struct` format."""
         if self.flexible:
             self.flush()
             self.uvarint("n")

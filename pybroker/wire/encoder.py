@@ -147,8 +147,8 @@ class _EncoderCompiler:
         self.source.line(f"raise ValueError({complaint!r})")
 
     def length(self, variable: str, letter: str) -> None:
-        """Write the code that encodes the length or count in a variable, -1 for null. `letter` is
-        its `struct` format in a version that is not flexible."""
+        """Write the code that encodes the length or count in a variable, -1 for null. It becomes a
+        varint in flexible versions; in other versions, `letter` is the `struct` format."""
         if not self.flexible:
             self.pending.append((variable, letter))
             self.flush()

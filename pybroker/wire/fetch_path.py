@@ -24,8 +24,8 @@ _ENCODERS: Final = {
 
 
 def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
-    """Decode a Fetch request in this version, which pybroker must support, from `body`, the bytes
-    after the header. Raises MalformedInput."""
+    """Decode a Fetch request from `body`, the bytes after the header. pybroker must support
+    `version`. Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)

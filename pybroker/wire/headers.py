@@ -44,10 +44,9 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """Return the request header at the start of `frame`, which begins after the size prefix, and
-    the position of the request's body. Raises MalformedInput. If pybroker does not support the API
-    key or version, return the position after the client id instead: the position of the body is
-    unknown."""
+    """Return a request's header, and the position of its body. `frame` is the request without its
+    size prefix. If pybroker does not support the API key or version, the position of the body is
+    unknown: return the position after the client id instead. Raises MalformedInput."""
     try:
         key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
     except struct.error as error:

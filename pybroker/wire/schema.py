@@ -306,7 +306,8 @@ def minimum_field_size(wire: Wire, version: int, flexible: bool) -> int:
 
 
 def minimum_element_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the smallest number of bytes of a value, or of one element of an array."""
+    """Return the smallest number of bytes of a field's value; for an array, the smallest number of
+    bytes of one element."""
     if wire.element is not None:
         return minimum_size(wire.element, version, flexible)
     if wire.kind.is_fixed:

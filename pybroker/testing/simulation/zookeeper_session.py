@@ -69,8 +69,8 @@ class _Asked:
 
 
 class ZooKeeperSession:
-    """The ZooKeeper client (`Coord`) of the process of `loop` on `machine`; call `start` first.
-    `members` are the ZooKeeper members to connect to, by default all."""
+    """The ZooKeeper client (`Coord`) of the simulated process that runs `loop` on `machine`. Call
+    `start` first. `members` are the ZooKeeper members to connect to, by default all."""
 
     def __init__(
         self,
@@ -485,8 +485,8 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader six times in each session timeout. Break the connection instead if
-        ZooKeeper is silent for too long, but not if the connection is new (`is_fresh`)."""
+        """Sync with the leader six times in each session timeout. If requests wait and ZooKeeper is
+        silent for too long, break the connection, unless it is new (`is_fresh`)."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

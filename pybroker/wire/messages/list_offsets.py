@@ -51,7 +51,7 @@ class ListOffsetsTopic(Message):
 
 @message
 class ListOffsetsRequest(Message):
-    """Requests the offset for a timestamp, or the earliest or latest offset of partitions."""
+    """Requests offsets of partitions: the earliest, the latest, or the one for a timestamp."""
 
     replica_id: int = int32("The broker id of the follower; -1 for a consumer.")
     isolation_level: int = int8(

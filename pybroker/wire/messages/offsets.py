@@ -2,12 +2,14 @@
 
 OffsetCommit, changes in version 1: group membership, commit timestamp. 2: retention time instead of
 the commit timestamp. 3: throttle time. 4: throttling by the client (KIP-219). 5: no retention time.
-6: leader epochs. 7: static members. 8: flexible. OffsetFetch, changes in version 1: reads the
-offsets that Kafka stores (version 0 reads the offsets that consumers of Kafka 0.8 have stored in
-ZooKeeper). 2: null for all partitions, an error of the whole request. 3: throttle time. 4:
-throttling by the client. 5: leader epochs. 6: flexible. 7: stable offsets (KIP-447). 8: several
-groups (KIP-709). OffsetDelete is not flexible, and its response has the error before the throttle
-time.
+6: leader epochs. 7: static members. 8: flexible.
+
+OffsetFetch, changes in version 1: reads the offsets that Kafka stores (version 0 reads the offsets
+that consumers of Kafka 0.8 have stored in ZooKeeper). 2: null requests all partitions; the response
+has an error code for the whole request. 3: throttle time. 4: throttling by the client. 5: leader
+epochs. 6: flexible. 7: stable offsets (KIP-447). 8: several groups (KIP-709).
+
+OffsetDelete is not flexible, and its response has the error before the throttle time.
 """
 
 from __future__ import annotations
