@@ -27,7 +27,8 @@ _LOG: Final = SegmentFile.LOG
 
 
 def restore(directory: str, disk: Disk, names: Collection[str], recovery_point: int) -> bool:
-    """Restore the `*.deleted` segments of a log that fill a gap. Return whether any was restored.
+    """Restore each `*.deleted` segment that fills a gap in the log. If the log has no other
+    segment, restore the newest one below `recovery_point`. Return whether a segment was restored.
     `names` are all files in the log's `directory`. Raises StorageError."""
     if not any(name.endswith(DELETED_SUFFIX) for name in names):
         return False

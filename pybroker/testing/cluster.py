@@ -280,9 +280,9 @@ class Cluster:
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
         """Delay each piece of data (at most 64 KiB) by `seconds` plus a random time of up to
-        `jitter` seconds. The data of a connection stays in order. `to` limits the delay to the
-        connections of brokers to `"zookeeper"`, to `"clients"` or to other `"brokers"`; None means
-        all connections. Requires `proxied=True`."""
+        `jitter` seconds. The data of a connection stays in order. `to` selects the delayed
+        connections: between brokers and `"zookeeper"`, between brokers and `"clients"`, or between
+        two `"brokers"`. None selects all connections. Requires `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:

@@ -29,8 +29,9 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history with one partition name for each era, the time between two recreations or
-    data losses. With `at_losses` False, only a recreation ends an era."""
+    """Return the history in which each era has its own partition name. An era is the time between
+    two recreations or data losses of a partition. With `at_losses` False, only a recreation ends an
+    era."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -111,8 +112,9 @@ class _Eras:
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition with a name for the topic that existed at the time `at`. The name
-        changes with each recreation of the topic, but not with a data loss."""
+        """Return the partition under the name of the life that its topic had at the time `at`. A
+        life lasts from the creation of a topic to its deletion. A data loss does not change the
+        name."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

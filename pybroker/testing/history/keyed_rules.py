@@ -161,8 +161,9 @@ def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool
 
 
 def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the abort marker of the record's
-    transaction. A follower may never get the marker, because compaction removes old markers."""
+    """Return whether the replica that was read certainly had the abort marker of the transaction
+    that sent `aborted`. A follower may never get the marker, because compaction removes old
+    markers."""
     ended = aborted.begun + _TRANSACTION_MAX
     if read.ended < history.keyed.delete_retention:
         return True

@@ -437,7 +437,7 @@ class History:
     keyed: Keyed = field(default_factory=Keyed)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
-        """Return, by partition, its first read at the end of the run."""
+        """Return the first read of each partition in `finals`, the reads at the end of the run."""
         found: dict[TopicPartition, FinalRead] = {}
         for read in self.finals:
             found.setdefault(read.partition, read)

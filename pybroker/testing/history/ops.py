@@ -17,7 +17,7 @@ clock, ms), `p` (the client's name), `i` (how often it has started), `f` (what w
     assign     ok              tp, off            a consumer starts to read at `off`
     poll       ok              tp, recs [[offset, value, leader epoch]...], hw (-1: unknown)
     poll       fail, info      err, and perhaps tp, off   fail: the position was lost
-    latest     ok              tp, off, asked     ListOffsets; `asked` in ns
+    latest     ok              tp, off, asked (ns): when ListOffsets was sent
     latest     info            tp, err
     final      ok              tp, source, start, recs     all records, read at the end
     files      ok              tp, broker, start, hw, producers [text...],

@@ -99,7 +99,8 @@ def _times_below_min_isr(states: list[State], required: int) -> list[tuple[State
 
 
 def admitted_losses(history: History) -> Iterator[Violation]:
-    """If no fault of the run may lose records, check that ZooKeeper records no data loss."""
+    """In a run whose faults cannot lose records, check that no data loss is recorded in
+    ZooKeeper."""
     if not history.may_lose:
         for loss in history.losses:
             yield Violation("admitted-losses", loss.partition, UNKNOWN, loss.reason)

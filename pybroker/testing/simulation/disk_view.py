@@ -175,9 +175,9 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """If the disk has no space for all of `data`, write as many of its first bytes as fit.
-        Return the number of bytes written. If the disk has space for all of `data`, a fault made
-        the write fail, not a full disk. Then write nothing, and return 0."""
+        """Handle a write of `data` that failed with ENOSPC. If the disk is full, write as many of
+        the first bytes of `data` as fit, and return their number. If all of `data` would fit, a
+        fault caused the ENOSPC. Then write nothing, and return 0."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0

@@ -77,7 +77,8 @@ class Environment:
 
     @property
     def digest(self) -> str:
-        """Return the checksum of the trace and the number of steps. Equal texts mean equal runs."""
+        """Return CHECKSUM-STEPS: the checksum of the trace, and the number of steps. Equal texts
+        mean equal runs."""
         return f"{self._digest:08x}-{self.steps}"
 
     # the calendar

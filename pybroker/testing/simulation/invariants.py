@@ -191,7 +191,8 @@ class Invariants:
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """Check that at least min.insync.replicas replicas have all records below the leader's high
-        watermark. Replicas that are doubted, closed or deleted count as having them."""
+        watermark. A replica also counts if it is closed or deleted, or if it is doubted because its
+        disk may have lost data."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -69,11 +69,17 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the lines for the broker's file `pybroker.accept-loss` that accept the loss of its
-    replica of this partition. The lines name the lost log directories, or the partition. The result
-    is empty if the broker has the replica, or may have it later. A replica that the broker is still
-    copying from the leader counts as lost. A replica that leads, but has a corrupt range, does not
-    count as lost."""
+    """Return the lines that accept the loss of the broker's replica of this partition, for the
+    broker's file `pybroker.accept-loss`. The lines name the lost log directories, or the partition.
+    The result is empty if the broker does not serve, or if the replica is not lost.
+
+    A replica counts as lost in these cases:
+
+    - it has a corrupt range, and is in sync or eligible (KIP-966);
+    - it has a corrupt range, and is closed;
+    - the broker has lost a log directory, and the replica is missing, closed, or not yet completely
+      copied from the leader.
+    """
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()

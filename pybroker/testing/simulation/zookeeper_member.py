@@ -276,8 +276,8 @@ class Member:
     # ---- messages from the leader
 
     def learn(self, item: Transaction | tuple[int, Sync]) -> None:
-        """Handle a message from the leader: a transaction to apply, or the answer to a Sync as
-        (connection number, request)."""
+        """Handle a message from the leader: a transaction to apply, or (connection number, Sync)
+        when the leader has answered a client's Sync."""
         if self.lag_s == 0 and not self._inbox:
             self._do(item)
             return
@@ -326,7 +326,8 @@ class Member:
             self._end_session(transaction.session_id)
 
     def grant(self, number: int, granted: Granted) -> None:
-        """Send the leader's answer to a client's Connect on the connection with this number."""
+        """Send the leader's answer to a Connect request. `number` is the number of the client's
+        connection."""
         served = self._served.get(number)
         if served is None:
             return

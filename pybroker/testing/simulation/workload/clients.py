@@ -165,9 +165,9 @@ class Client:
         raise AssertionError("a subclass of Client must define run()")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
-        """Make a Kafka client, start it and return it. If the client cannot reach the cluster, try
-        again with a new client. If the clients of the run must stop before one has started, return
-        None."""
+        """Make a Kafka client, start it and return it. If the Kafka client cannot reach the
+        cluster, try again with a new one. Return None if `is_stopping` becomes true before a Kafka
+        client has started."""
         while not self.is_stopping:
             client = make()
             try:

@@ -99,9 +99,9 @@ class _GroupClient(Client):
 
 class MemberClient(_GroupClient):
     """A member of a consumer group. For each process of the member, the seed draws how it commits.
-    The seed also draws when the member leaves, unsubscribes, crashes or pauses. Once
-    `shared.is_even` or `shared.is_stopping` is true, the member stays in the group until the groups
-    stop, and neither crashes nor pauses."""
+    The seed also draws when the member leaves, unsubscribes, crashes or pauses. When the faults are
+    over (`shared.is_even`), or when the other clients stop (`shared.is_stopping`), the member no
+    longer crashes or pauses. It then stays in the group until the groups stop."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)

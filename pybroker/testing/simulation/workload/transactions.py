@@ -332,8 +332,8 @@ class LoopClient(_TransactionalClient):
         self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
 
     async def _seek_to_committed(self, consumer: Consumer) -> None:
-        """Continue at the committed offsets, or at the log start offset of a partition without
-        one."""
+        """Continue each partition at its committed offset. If there is no committed offset, or if
+        it is below the log start offset, continue at the log start offset."""
         count = self.shared.catalog.topics[TOPIC]
         partitions = [TopicPartition(TOPIC, number) for number in range(count)]
         consumer.assign(partitions)
