@@ -193,7 +193,8 @@ def _replace(
 
 
 def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Undo the replacement of a static member, because its record could not be appended."""
+    """Give the static member its old id back, and answer its JoinGroup with `error`: the record of
+    the new id could not be appended."""
     member = group.members[store.member_id]
     assert member.join is not None
     effects.answer(member.join, Joined(error, NO_MEMBER_ID))
@@ -210,9 +211,9 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
 
     A Stable group accepts no new assignment. So the client must not compute one, even if the member
     is the leader of the group. `skip_assignment` in the answer tells the client so (KIP-814). A
-    client without support for `skip_assignment` gets the leader id from before the change. If the
-    member is the leader, this is the member's old id, and so the client does not take itself for
-    the leader.
+    client without support for `skip_assignment` gets the leader id that the group had before the
+    member got its new id. If the member is the leader, this is the member's old id, and so the
+    client does not take itself for the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

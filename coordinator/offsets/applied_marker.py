@@ -47,8 +47,8 @@ class AppliedMarker:
         log offset `last_marker` (-1: no commit marker) have been applied.
 
         If `stored` is at or above the log end, an unclean election has removed the records up to
-        `stored`. Then the result is `last_marker`, even if it is lower than `stored`. Otherwise
-        future commit markers below `stored` would count as applied.
+        `stored`. Then the result is `last_marker`, even if it is lower than `stored`. If the node
+        kept `stored`, future commit markers below `stored` would count as applied.
         """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker

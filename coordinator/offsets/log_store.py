@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 class _Import:
     """The result of an import of a group. `not_imported`: offsets that have a node but still no
     record. If `is_classic` is True, the group has consumers of Kafka 0.8, and no offset was
-    imported. If it is False, only those offsets were left out for which a transaction has a pending
-    offset of the same partition."""
+    imported. If it is False, each offset in `not_imported` has to wait for a transaction that has a
+    pending offset of the same partition."""
 
     not_imported: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
@@ -116,9 +116,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Forget the offset records of all transactions that the applied marker covers, and keep
-        their keys in `_outdated`. The offsets of these transactions were written to nodes, and
-        later commits may have changed or deleted the nodes. Raises BrokerError, CoordError,
+        """Forget the offset records of all transactions whose offsets were already written to
+        ZooKeeper nodes (`applied_marker.py`), and keep the keys of these records in `_outdated`.
+        Later commits may have changed or deleted the nodes. Raises BrokerError, CoordError,
         MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:

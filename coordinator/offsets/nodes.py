@@ -39,8 +39,8 @@ UNLISTED_READS_MAX: Final = 8
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """Return the change of nodes that stores a committed offset. The commit time is left out if it
-    is near `now_ms`, in ms since 1970 (COMMIT_TIME_TOLERANCE_MS)."""
+    """Return the change of nodes that stores a committed offset. `now_ms` is in ms since 1970. The
+    commit time is left out if it differs from `now_ms` by at most COMMIT_TIME_TOLERANCE_MS."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )
@@ -124,7 +124,8 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def all_groups(self) -> set[str]:
-        """Return every group that has nodes, with or without a coordinator."""
+        """Return every group with a node below `/consumers`, including groups with consumers of
+        Kafka 0.8."""
 
         async def read() -> set[str]:
             return {paths.decode_name(name) for name in await self.children(paths.CONSUMERS)}

@@ -87,8 +87,8 @@ class OffsetLog:
         self._watcher.cancel()
 
     async def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> None:
-        """Append the records and wait until they are committed and in effect. Raises
-        BrokerError."""
+        """Append the records and wait until the in-sync replicas have them. Records outside a
+        transaction are then in effect. Raises BrokerError."""
         end = 0
         for some in _cut(records):
             end = self._shard.append(some, producer)
@@ -103,7 +103,8 @@ class OffsetLog:
         self._settle_to(end)
 
     def keys(self, group_id: str) -> set[TopicPartition]:
-        """Return the group's partitions that have an offset record, committed or only appended."""
+        """Return the group's partitions that have an offset record, even if the in-sync replicas do
+        not have the record yet."""
         queued = {
             each.key.topic_partition
             for each in self._queue
@@ -117,17 +118,17 @@ class OffsetLog:
         return self.recorded.pending.of_group(group_id)
 
     def is_ending(self, key: OffsetKey) -> bool:
-        """Whether a transaction with an offset of `key` is about to end: its marker is in the log
-        but not committed yet."""
+        """Whether a transaction with an offset of `key` is about to end: its marker is in the log,
+        but the in-sync replicas do not have the marker yet."""
         return any(each in self._ending for each in self.recorded.pending.producers(key))
 
     def groups(self) -> list[str]:
-        """Return the groups with committed offsets, or with offsets of transactions that are not in
+        """Return the groups with committed offsets, or with transactional offsets that are not in
         effect yet."""
         return [*dict.fromkeys([*self.recorded.groups(), *self.recorded.pending.groups()])]
 
     async def _watch(self) -> None:
-        """Wait until all appended records are committed, and let them take effect."""
+        """Let appended records and markers take effect when the in-sync replicas have them."""
         while self._queue:
             end = self._queue[-1].offset + 1
             try:

@@ -94,8 +94,8 @@ class TransactionWrites:
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
         """Wait until ZooKeeper has the offsets of these partitions from all transactions whose
-        marker is in the log. After that, none of these transactions can replace an offset that is
-        committed next. Raises BrokerError."""
+        marker is in the log. None of these transactions can then overwrite an offset that the
+        caller commits after this call. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

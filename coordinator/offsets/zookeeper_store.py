@@ -272,9 +272,13 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags. The first call in each session, and each call without a valid leader
-        lease, checks the fence by a multi. Any other call sends a sync, unless the last one is at
-        most SYNC_AGE_MAX_S old. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        ZooKeeper server lags.
+
+        The first call in each session sends a multi, which checks that no other broker has become
+        the coordinator. So does each call without a valid leader lease. Any other call sends a
+        sync, except within SYNC_AGE_MAX_S of the last multi or sync. Raises BrokerError
+        NOT_COORDINATOR if another broker is the coordinator; CoordError.
+        """
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()

@@ -1,7 +1,8 @@
 """One shard on the broker that leads its partition. The shard loads the log, and then serves
 requests to its coordinator until it ends.
 
-    LOADING -> SERVING          the log is replayed and committed, and this broker owns the fence
+    LOADING -> SERVING          the log is replayed, the in-sync replicas have all of it, and this
+                                broker owns the fence
     LOADING, SERVING -> ENDED   another broker leads, the partition is deleted, `resign`, or stop
 
 Only shards of groups have a fence, a ZooKeeper node. The broker that writes the node owns the fence

@@ -73,10 +73,10 @@ class Replay:
     _lines: int = field(default=0, repr=False)
 
     async def run(self) -> None:
-        """Replay up to the log end. The first call begins at the log start, a later call where the
-        one before it stopped. Raises BrokerError CORRUPT_MESSAGE if another replica may have the
-        records of a damaged batch; BrokerError with another code if the log cannot be read at the
-        moment."""
+        """Replay up to the log end. The first call begins at the log start. A later call begins
+        where the call before it stopped. If a batch is damaged, and another replica may have an
+        intact copy, raises BrokerError CORRUPT_MESSAGE. If the log cannot be read at the moment,
+        raises BrokerError with another code."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset
@@ -143,8 +143,8 @@ class Replay:
         self.records += len(stored)
 
     def _report_damage(self, offset: int, reason: str) -> None:
-        """Tell the partition's log that one of its batches may be damaged. Raises BrokerError
-        CORRUPT_MESSAGE if another replica may have the records."""
+        """Tell the partition's log that the batch at `offset` may be damaged. Raises BrokerError
+        CORRUPT_MESSAGE if another replica may have an intact copy of this batch."""
         self.source.suspect(offset)
         if not self.may_leave_out():
             raise BrokerError(

@@ -80,8 +80,8 @@ class ShardContext(Protocol):
     @property
     def is_certainly_current(self) -> bool:
         """Whether the leader lease proves that no other coordinator of this partition has committed
-        a record. The proof holds because every coordinator awaits `followed` before its first
-        commit."""
+        a record. A new coordinator first awaits `followed`. When `followed` returns, no earlier
+        coordinator has a leader lease."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica follows this leader, so that no earlier coordinator
@@ -128,8 +128,8 @@ class Coordinator(Protocol):
         """Apply one record to the state, without any other effect."""
 
     def replay_marker(self, marker: StoredMarker) -> None:
-        """Apply the end of a transaction to the state, without any other effect. The marker may not
-        be committed yet."""
+        """Apply the end of a transaction to the state, without any other effect. Possibly the
+        in-sync replicas do not have the marker yet."""
 
     async def loaded(self) -> None:
         """Finish loading and start timers. The whole log has been replayed already. Requests get

@@ -61,8 +61,8 @@ class Shards(Generic[C]):
     ) -> None:
         """`make` creates the coordinator of a shard. `open_log` returns the log of a partition that
         this broker leads, or raises BrokerError. `commit_timeout_s` returns how long a shard waits
-        for the commit of a record. `is_fenced` returns whether the broker must not answer as a
-        leader."""
+        until the in-sync replicas have a record. `is_fenced` returns whether the broker must not
+        answer as a leader."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log

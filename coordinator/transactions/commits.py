@@ -23,7 +23,8 @@ replicas may still get the records later."""
 
 
 class Commits:
-    """The uncommitted records of one shard. Owns a task while there are such records."""
+    """The records of one shard that the in-sync replicas do not have yet. Owns a task while there
+    are such records."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
@@ -32,13 +33,13 @@ class Commits:
         self._has_ended = False
 
     def add(self, offset: int, committed: Callable[[], None]) -> Deferred[None] | None:
-        """Call `committed` when all records below `offset` are committed. If they are committed
-        already, call it at once and return None. Otherwise return a Deferred that is done when
-        `committed` has been called.
+        """Call `committed` when the in-sync replicas have all records below `offset`. If they have
+        these records already, call it at once and return None. Otherwise return a Deferred that is
+        done when `committed` has been called.
 
-        If the shard ends before the records are committed, `committed` is not called, and the
-        Deferred fails with BrokerError NOT_COORDINATOR. `offset` must be the result of the latest
-        `append`, without an await since.
+        If the shard ends first, `committed` is never called, and the Deferred fails with
+        BrokerError NOT_COORDINATOR. `offset` must be the result of the latest `append`. There must
+        be no await between that `append` and this call.
         """
         if not self._waiting and self._context.is_committed(offset):
             committed()

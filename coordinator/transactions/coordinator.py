@@ -238,9 +238,10 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return the error code for each partition: NONE if the producer's open transaction has the
-        partition, according to the last committed state. While the end of the transaction is
-        appended but not committed, all partitions get CONCURRENT_TRANSACTIONS."""
+        """Return the error code for each partition: NONE if the partition is in the producer's open
+        transaction. The answer follows from the last state whose record the in-sync replicas have.
+        All partitions get CONCURRENT_TRANSACTIONS while the record of the transaction's end is
+        appended but not replicated."""
         await self.context.confirm_current()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
@@ -256,7 +257,8 @@ class TransactionCoordinator:
         return None if entry is None else entry.shown()
 
     def transactions(self) -> Iterator[Transaction]:
-        """Return the committed state of every transactional id of this shard."""
+        """Return the state of every transactional id of this shard, as `describe` returns it. An id
+        is left out while the in-sync replicas do not have its first record."""
         shown = [entry.shown() for entry in self._entries.values()]
         return (transaction for transaction in shown if transaction is not None)
 
@@ -275,9 +277,9 @@ class TransactionCoordinator:
     ) -> Deferred[None] | None:
         """Carry out a decision: append a state as `_append_in_time` does, or raise an error code.
 
-        If the last appended state is not committed yet, raise CONCURRENT_TRANSACTIONS instead. But
-        if the request is not from the current producer, raise INVALID_PRODUCER_ID_MAPPING or
-        PRODUCER_FENCED at once.
+        While the in-sync replicas do not have the record of the last state, raise
+        CONCURRENT_TRANSACTIONS in place of the decision. Even then, a request that is not from the
+        current producer gets INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
         """
         if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)
@@ -295,9 +297,10 @@ class TransactionCoordinator:
     def _append_in_time(
         self, transaction: Transaction, *, previous: ProducerIdAndEpoch | None
     ) -> Deferred[None] | None:
-        """Append the state. Return None if it is committed, else a Deferred that is done when it
-        is. The Deferred fails with BrokerError COORDINATOR_NOT_AVAILABLE after the transaction's
-        timeout; the state may still be committed later. Raises BrokerError."""
+        """Append the state. Return None if the in-sync replicas have its record, else a Deferred
+        that is done when they do. The Deferred fails with BrokerError COORDINATOR_NOT_AVAILABLE
+        after the transaction's timeout; the in-sync replicas may still get the record later. Raises
+        BrokerError."""
         stored = self._append(transaction)
         self._entries[transaction.transactional_id].previous = previous
         if stored is not None:
@@ -320,8 +323,8 @@ class TransactionCoordinator:
             await stored
 
     def _append(self, transaction: Transaction) -> Deferred[None] | None:
-        """Append the state. Return None if it is committed, else a Deferred that is done when it
-        is. Raises BrokerError."""
+        """Append the state. Return None if the in-sync replicas have its record, else a Deferred
+        that is done when they do. Raises BrokerError."""
         value = encode_value(transaction)
         self._appended = value, transaction
         offset = self.context.append([KeyValue(encode_key(transaction.transactional_id), value)])
@@ -330,8 +333,8 @@ class TransactionCoordinator:
         return self._commits.add(offset, partial(self._committed, entry, transaction))
 
     def _committed(self, entry: Entry, transaction: Transaction) -> None:
-        """Handle the commit of a state: set the deadline of an open transaction, send the markers
-        of a prepared one, and set the expiry in any other state."""
+        """The in-sync replicas have the record of this state: set the deadline of an open
+        transaction, send the markers of a prepared one, and set the expiry in any other state."""
         entry.is_pending = False
         entry.committed = transaction
         if transaction.state is TransactionState.ONGOING:
@@ -488,5 +491,5 @@ class TransactionCoordinator:
 
 
 def _state_of(entry: Entry | None) -> Transaction | None:
-    """Return the last committed state; None if there is none yet."""
+    """Return the last state whose record the in-sync replicas have; None if there is none yet."""
     return None if entry is None else entry.committed

@@ -1,7 +1,8 @@
 """The log end reports of orphaned partitions. A partition is orphaned if it has no leader, no
-in-sync replica and no eligible replica, for example after all these lost power. Each assigned
-replica then writes its log end to a node below `/pybroker/suspects`, and the controller elects a
-replica with the longest log."""
+in-sync replica and no eligible replica (a replica that may be elected although it is not in the
+ISR). An example is a partition whose brokers all lost power. Each assigned replica then writes its
+log end to a node below `/pybroker/suspects`, and the controller elects a replica with the longest
+log."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ class LogEndReport:
     """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
 
     `leader_epoch` is the leader epoch of the partition when the report was written. `incarnation`
-    is the incarnation of the broker (KIP-903) at that time. The report is not valid in a later
-    incarnation, because the broker may have lost the log.
+    is the broker's incarnation at that time: a number that every registration of the broker raises
+    (KIP-903). When the number has risen, the report is no longer valid, because the broker may have
+    lost the log.
     """
 
     replica: int

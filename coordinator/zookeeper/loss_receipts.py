@@ -44,8 +44,9 @@ class TruncatedRange:
 
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
-    """One loss of records. `leader` leads from `leader_epoch` on. The replicas in `isr_before` and
-    `eligible_before` had all committed records, but none of them could lead.
+    """One loss of records. `leader` leads from `leader_epoch` on. Before the loss, the ISR was
+    `isr_before`, and the eligible replicas outside the ISR (KIP-966) were `eligible_before`. All
+    these replicas had all committed records, but none of them could lead.
 
     `log_end` is NO_OFFSET after an election. If a partition has only one replica, and that replica
     lost records, `log_end` is the end offset of the remaining log.

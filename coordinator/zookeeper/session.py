@@ -179,8 +179,8 @@ class KazooCoord:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """The ids of the ended sessions of this process and, from the store, of earlier
-        processes."""
+        """The ids of ended sessions: those of this process, and those of earlier processes whose
+        keys were in the store."""
         return frozenset(key.id for key in self._earlier)
 
     @property
