@@ -65,9 +65,9 @@ class LeadershipYield:
             self.on_change()
 
     def may_copy(self, state: PartitionState | None) -> bool:
-        """Return whether this broker may fetch a partition with this state from its leader. False
-        if there is no leader. Also False for a replica outside the ISR, if the broker is about to
-        stop."""
+        """Return whether this broker may fetch the partition with this state from its leader. False
+        if there is no leader. If the broker is about to stop, also False for a replica outside the
+        ISR."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr

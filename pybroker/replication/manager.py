@@ -137,7 +137,7 @@ class ReplicaManager:
         return found
 
     def require(self, partition: Partition, needed: Authority) -> None:
-        """Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica's authority is below `needed`."""
+        """Raise BrokerError NOT_LEADER_OR_FOLLOWER if `needed` exceeds what the replica may do."""
         if partition.granted >= needed <= self.lease and needed <= _ALONE:
             return  # the usual case
         reached = self.authority(partition, self.lease, needed)
@@ -146,8 +146,9 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the replica's authority. `lease` is the level that the ZooKeeper session allows.
-        Only levels up to `needed` are checked: a higher result may be too high."""
+        """Return the replica's authority: which answers it may give as the leader. `lease` is the
+        highest authority that the ZooKeeper session allows. A result above `needed` may be too
+        high, because the checks that `needed` does not require are skipped."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -275,11 +276,10 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Make each replica leader or follower, and return an error code for each. If the command
-        completes the list of this broker's replicas (see `Extent`), each log that is not in the
-        list is a stray: its directory is renamed to `*-stray`. Raises BrokerError for the whole
-        command: STALE_CONTROLLER_EPOCH; STALE_BROKER_EPOCH; NETWORK_EXCEPTION if ZooKeeper does not
-        return a topic's configuration."""
+        """Make each replica leader or follower. Return an error code for each. If this command, or
+        the series of commands that it ends, names all replicas of this broker (see `Extent`),
+        rename all other logs to `*-stray`. Raises BrokerError STALE_CONTROLLER_EPOCH;
+        STALE_BROKER_EPOCH; NETWORK_EXCEPTION if ZooKeeper returns no configuration."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers: dict[TopicPartition, ErrorCode] = {}

@@ -169,8 +169,9 @@ class Partition(Watched):
         )
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Adopt a later version of the partition's ZooKeeper node in the current leader epoch.
-        Return the approximate number of bytes that became readable."""
+        """Adopt the partition state in `facts` if its version in ZooKeeper is higher than the known
+        one. `facts` have the current leader epoch. Return the approximate number of bytes that
+        became readable."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -264,8 +265,8 @@ class Partition(Watched):
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """Record that ZooKeeper still has the partition's state node as this leader knows it. This
-        is the result of an `IsrChange` with `only_looks`."""
+        """Record the result of an `IsrChange` that only checks the partition's state node in
+        ZooKeeper (`only_looks`): the node is as this leader knows it."""
         assert self._leader is not None
         self._leader.unchanged()
 
@@ -299,7 +300,7 @@ class Partition(Watched):
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """Adopt the ISR from the leader's state, then return the result of `settle`."""
+        """Adopt the partition state in `_leader`, then call `settle` and return its result."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -334,8 +335,9 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether this replica was certainly still the leader at some time within the
-        `lag_max_s` seconds before `now` (monotonic seconds)."""
+        """Return whether it is proven that this replica still led at some time in the last
+        `lag_max_s` seconds. The proof is a fetch by each replica that could be elected, or a
+        confirmation by ZooKeeper. `now` is in monotonic seconds."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property
@@ -418,8 +420,8 @@ class Partition(Watched):
         return self.settle()
 
     def session_repeats(self, replica_id: int, session: SessionRequests) -> None:
-        """Count each request of the follower's fetch session as a fetch of this partition at the
-        log end offset, until `session_ends`."""
+        """From now until `session_ends`, count each request of the follower's fetch session
+        (KIP-227) as a fetch of this partition at the log end offset."""
         if self._leader is not None:
             self._leader.followers[replica_id].session = session
 

@@ -155,9 +155,9 @@ class Purgatory:
         """Begin a wait with the conditions of `wait`, and call `on_over` once when it ends.
         `on_over` must not read partitions. The caller must call `end` of the returned object once.
 
-        With `shares_timer` the wait shares a timer with other waits, so it may end before
-        `timeout_s`. With the timer of an earlier wait it ends at half of `timeout_s` or later. With
-        a new timer it ends at most a second early.
+        `shares_timer`: the wait may end before `timeout_s`, together with other waits. If the timer
+        of an earlier wait is due in the second half of `timeout_s`, this wait ends at that time.
+        Otherwise the wait gets a new timer, which is due at most a second early.
         """
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None

@@ -134,7 +134,10 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Return None if the truncation `step` may begin, else the pause before the next fetch."""
+        """If the partition has a loss receipt, record the truncation `step` in it. Return None if
+        the truncation may begin, else the pause before the next fetch. The truncation may not begin
+        if it removes committed records without a receipt, or if the receipt cannot be read or
+        written."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

@@ -21,8 +21,8 @@ _SIZE: Final = struct.Struct(">i")
 
 class ReceiveBuffer:
     """The received bytes that are not released yet: those between `_start` and `_end`. If
-    `small_bytes` is None, the buffer can grow to hold several frames. Otherwise it grows beyond
-    `small_bytes` only to the size of a single larger frame.
+    `small_bytes` is None, the buffer can grow to hold several frames. Otherwise the buffer has at
+    most `small_bytes`, or the size of the next frame if that frame is larger.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """

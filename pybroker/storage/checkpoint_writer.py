@@ -75,9 +75,10 @@ class CheckpointWriter:
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
-        """Checkpoint that the log is compacted below `offset`. Do nothing if another log has
-        replaced `log`, or if a truncation has changed `log.segments.generation` from `generation`.
-        Return False only if the write failed."""
+        """Checkpoint that the log is compacted below `offset`. `generation` is the value of
+        `log.segments.generation` when the compaction began. Do nothing if a truncation has changed
+        this value since then. Also do nothing if another log has replaced `log`. Return False only
+        if the write failed."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)

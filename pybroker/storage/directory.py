@@ -1,5 +1,5 @@
-"""One log directory: its lock, its owner, the state in which the last run of the broker left it,
-and its checkpoints."""
+"""One log directory: its lock, its `meta.properties`, its checkpoints, and the state in which the
+last run of the broker left it."""
 
 from __future__ import annotations
 
@@ -340,8 +340,9 @@ class LogDirectory:
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
         """Mark the directory durably as in use by a broker, and remove the clean mark. If the
-        broker then stops uncleanly, its next start recovers the logs. `incarnation`: see `Boot`.
-        Raises StorageError."""
+        broker then stops uncleanly, its next start recovers the logs. `incarnation` is a number
+        that grows with each registration of the broker in ZooKeeper; -1 if unknown. Raises
+        StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))
@@ -350,10 +351,12 @@ class LogDirectory:
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
         """Finish the start of the broker. Call this after each replica that may have lost records
-        has left the ISR and the eligible replicas (KIP-966). Store the boot id, the broker's
-        incarnation, and the list `family` of the remaining log directories, durably. Then remove
-        the file in which the operator accepts losses. Raises StorageError. If the disk was full,
-        `settle_due` repeats the call."""
+        has left the ISR and the eligible leader replicas (KIP-966).
+
+        Store durably the boot id, the list `family` of the remaining log directories, and
+        `incarnation` (see `in_use`). Then remove the file in which the operator accepts losses.
+        Raises StorageError. If the disk was full, `settle_due` repeats the call.
+        """
         self._due = boot_id, incarnation, family
         self.settle_due()
 

@@ -130,7 +130,8 @@ def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose
     use. The purposes:
 
     - DELETED_DIRECTORY: the topic is deleted, and the files are removed later.
-    - STRAY_DIRECTORY: the files belong to a deleted topic of the same name.
+    - STRAY_DIRECTORY: the broker does not use the log any more. For example, the partition is now
+      on other brokers, or its topic was deleted and then created again.
     - DAMAGED_DIRECTORY: the log is damaged, and the broker copies the partition anew.
     - FUTURE_DIRECTORY: a move copies the log from another log directory into this directory. Only
       for partitions that `can_have_future`.

@@ -151,7 +151,7 @@ def _open(
     now_ms: int,
 ) -> Opened:
     """Open the log. Recovery checks only the batches that `known` requires. Raises StorageError.
-    Raises CorruptionError if a batch that recovery has not checked is corrupt."""
+    Raises CorruptionError if a batch that recovery skipped is found to be corrupt afterwards."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:

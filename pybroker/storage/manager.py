@@ -205,9 +205,9 @@ class LogManager:
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:
-        """Store the broker's incarnation (see `Boot`) in the log directories. Call this after each
-        replica in `suspects` has left the ISR and the eligible replicas (KIP-966). Waits for the
-        disk."""
+        """Store `incarnation` in the log directories: a number that grows with each registration of
+        the broker in ZooKeeper. Call this after each replica in `suspects` has left the ISR and the
+        eligible leader replicas (KIP-966). Waits for the disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -218,8 +218,8 @@ class LogManager:
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1
     ) -> None:
-        """Close all logs, and write the checkpoints. Write the clean mark in each log directory
-        that has neither failed nor contains a damaged log. Waits for the disk. Idempotent."""
+        """Close all logs, and write the checkpoints. Write the clean mark in each usable log
+        directory whose logs are all undamaged and durable. Waits for the disk. Idempotent."""
         if not self._started:
             self.unlock()
             return
@@ -351,8 +351,8 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition, *, is_replaced: bool = False) -> None:
-        """Close the partition's log, and rename its directory to `*-stray`. `is_replaced`: the
-        broker will copy the log from the leader again. Waits for the disk. Raises StorageError."""
+        """Close the partition's log, and rename its directory to `*-stray`. `is_replaced`: keep the
+        replica's health, because a new copy follows. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)

@@ -121,9 +121,13 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare the move before the caller truncates the log in use to `offset`. The caller holds
-        the lock of `LogTable`. Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR. After an
-        error the caller must not truncate the log."""
+        """Call this before the log in use is truncated to `offset`. If the copy has not replaced
+        the log yet, the next step of the move truncates the copy too. The log that is not in use is
+        marked as outdated, if the next start of the broker could use it.
+
+        The caller holds the lock of `LogTable`. Waits for the disk. Raises BrokerError
+        KAFKA_STORAGE_ERROR. After an error the caller must not truncate the log.
+        """
         try:
             with self._marks:
                 if self.done:

@@ -139,9 +139,9 @@ def _is_plausible_batch(file: File, position: int, size: int) -> bool:
 
 
 def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the base offset of the batch at `position` is too high. It is too high if the
-    batch after it is valid, and begins below the end offset of the batch at `position`. A batch
-    that begins below `expected`, the end offset of the batch before `position`, is never valid."""
+    """Return whether the base offset of batch A, which begins at `position`, is too high. It is too
+    high if the next batch B is valid, but begins below the end offset of A. `expected` is the end
+    offset of the batch before A; B is not valid if it begins below `expected`."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)

@@ -1,6 +1,6 @@
-"""The health of a broker's replicas: whether a replica may lack acknowledged records, and why. A
-table has the legal moves from one health to another. Files on the disk let the next start of the
-broker find the health again."""
+"""The health of a broker's replicas: whether a replica may lack acknowledged records, and why. The
+health is a state machine: LEGAL_MOVES says how each event changes it. Files on the disk let the
+next start of the broker find the health again."""
 
 from __future__ import annotations
 
@@ -208,9 +208,11 @@ class ReplicaHealth:
 
     def complete(self, log: Log) -> None:
         """Record that an incomplete replica may lead, and remove the mark of incompleteness from
-        the disk. Call this if the copy is complete. Also call it if the partition had neither an
-        in-sync nor an eligible replica: then an incomplete replica may be elected. Does nothing for
-        other replicas."""
+        the disk. Without effect on other replicas.
+
+        Call this if the copy is complete. Also call it if no replica is in the ISR or an eligible
+        leader replica (KIP-966): then an incomplete replica may be elected.
+        """
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):

@@ -50,7 +50,8 @@ class RetentionSchedule:
 
 
 def _ends(log: Log) -> Iterator[int]:
-    """Yield the times (ms since 1970) after which the oldest segment is too old."""
+    """Yield the first time (ms since 1970) at which the oldest segment is older than retention.ms.
+    Yield nothing if no time limit applies, or if the segment cannot be read."""
     first, config = log.segments.first, log.config
     if first.size and config.deletes and config.retention_ms != UNLIMITED:
         try:

@@ -291,8 +291,9 @@ class Segment:
         self._indexes_checked = True
 
     def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
-        """Add the batches from `position` on to the indexes. Return the end position of the last
-        whole batch and the offset that follows. Another thread may append meanwhile."""
+        """Add the batches from `position` on to the indexes. Return the position at which the
+        last whole batch ends, and the offset after its last record. Another thread may append
+        meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):
@@ -373,8 +374,8 @@ class Segment:
     def _whole_batches(
         self, data: Buffer, position: int, first: BatchHeader, cached_only: bool
     ) -> tuple[int, int]:
-        """Return the length in bytes of the whole batches at the start of `data`, which was read at
-        `position`, and the offset that follows them."""
+        """Return the length in bytes of the whole batches at the start of `data`, and the offset at
+        which a sequential reader continues. `data` was read at `position`."""
         end = first.size
         next_offset = first.next_offset
         if len(data) - end > _WALKED_BYTES_MAX:

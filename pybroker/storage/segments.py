@@ -238,8 +238,9 @@ class Segments:
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Sync the log's directory, so that its first `changes` created or renamed files are
-        durable. Without effect if they are durable already."""
+        """Sync the log's directory, so that the names of its files are durable. `changes` is the
+        number of file creations and renames so far (`_changes`). Without effect if the last sync
+        was after all of them."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes
