@@ -79,7 +79,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "unknown broker": Difference(
         "configs",
-        "If no broker has the id, the tool fails at once. Apache's tool waits for a minute.",
+        "If no broker has the id that the command names, the tool fails at once. Apache's tool"
+        " waits for a minute.",
         "The cluster's metadata name all brokers.",
     ),
     "single broker options": Difference(
@@ -108,8 +109,9 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "usable versions": Difference(
         "broker-api-versions",
         "[usable: N] names the version that the tool's client uses with the broker. With a"
-        " pybroker broker both tools print the same number. With a newer broker pybroker's tool"
-        " may print a lower number. It prints none if pybroker's client never uses the API.",
+        " pybroker broker, pybroker's tool and Apache's tool print the same number. With a newer"
+        " broker pybroker's tool may print a lower number. If pybroker's client never uses an API,"
+        " pybroker's tool prints no [usable: N] for this API.",
         "The number describes the client that prints it.",
         replaced(r" \[usable: \d+\]", ""),
         replaced(r" \[usable: \d+\]", ""),
@@ -194,7 +196,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "types of groups": Difference(
         "consumer-groups",
         "--list --type prints the type Unknown for every group. The tool refuses to filter by"
-        " type. It does so even with newer brokers, which report types.",
+        " type. With newer brokers, which report types, the tool also prints Unknown and refuses"
+        " to filter.",
         "All groups of ZooKeeper-mode Kafka have the same type.",
     ),
     "errors of partitions": Difference(
@@ -209,7 +212,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "delete-records",
         "The lines have the order of the given file. Apache's tool prints them in the order of"
         " a hash table.",
-        "The author of the file finds the lines more easily.",
+        "The author of the file finds the line of a partition by the order of the file.",
         sorted,
         sorted,
     ),
@@ -230,8 +233,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "deprecation of the old election tool": Difference(
         "preferred-replica-election",
-        "The tool prints no warning that it is deprecated, and none that --zookeeper is"
-        " deprecated.",
+        "Apache's tool prints a warning that the tool is deprecated. With --zookeeper it also"
+        " prints a warning that the option is deprecated. pybroker's tool prints neither warning.",
         "pybroker keeps the tool and the option.",
         without(
             "^This tool is deprecated|^Warning: --zookeeper is|^Use --bootstrap-server instead"
@@ -312,13 +315,13 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "records of transactions": Difference(
         "dump-log",
         "--transaction-log-decoder sorts the partitions of a transaction. Apache's tool prints"
-        " them in the order of a hash table. For a record that it cannot decode, pybroker's tool"
-        " prints an error line and goes on. Apache's tool ends there.",
+        " them in the order of a hash table. If pybroker's tool cannot decode a record, it prints"
+        " an error line and goes on with the next record. Apache's tool ends at such a record.",
         "Each run prints the same lines, and the records after a damaged one are shown.",
         with_sorted_transaction_partitions,
         with_sorted_transaction_partitions,
     ),
-    "records of offsets that cannot be read": Difference(
+    "undecodable records of committed offsets": Difference(
         "dump-log",
         "--offsets-decoder prints pybroker's own reasons for skipped records. It does not decode"
         " the records of new consumer groups (KIP-848). If a member's subscription has a newer"
@@ -423,7 +426,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "zookeeper-shell",
         "The shell prints one event when it connects, before its first answer, and no event when it"
         " disconnects. Apache's shell prints events of the connection between the answers.",
-        "Scripts can compare output that has the same order in each run.",
+        "Each run prints the lines in the same order, so scripts can compare the output of two runs.",
         without_events,
         without_events,
     ),

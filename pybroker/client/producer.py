@@ -134,9 +134,9 @@ class Producer(Generic[Key_contra, Value_contra]):
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Close the producer. First abort an open transaction and deliver the accepted records, for
-        at most `timeout_s` seconds (None: delivery.timeout.ms). If `timeout_s` is 0, abort and
-        deliver nothing. Records that are not delivered within this time fail. If the call is
-        cancelled, they fail at once. Idempotent."""
+        at most `timeout_s` seconds (None: delivery.timeout.ms). If `timeout_s` is 0, do not
+        abort and do not deliver. Records that are not delivered within this time fail. If the call
+        is cancelled, the undelivered records fail at once. Idempotent."""
         was_running, self._running = self._running, False
         self._appender.check_again()
         try:

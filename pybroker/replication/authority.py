@@ -34,19 +34,20 @@ class Authority(enum.IntEnum):
 
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
-        "Fetch, except the two kinds in the rows below": Authority.READ,
+        "Fetch by a follower": Authority.READ,
+        "Fetch by a consumer, if the broker knows of no later leader epoch": Authority.READ,
         "ListOffsets of the log start or of a timestamp in the log": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
         "WriteTxnMarkers": Authority.COMMITTED,
-        "Fetch by a consumer, if the broker knows of a later leader epoch": Authority.COMMITTED,
+        "Fetch by a consumer, also if the broker knows of a later leader epoch": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,
         "OffsetCommit": Authority.ALONE,
         "requests of group members": Authority.ALONE,
         "ListOffsets of the log end after a check in ZooKeeper": Authority.CONFIRMED,
         "ListOffsets of the log end without a check in ZooKeeper": Authority.ALL,
-        "Fetch by a consumer beyond the log end": Authority.ALL,
+        "Fetch by a consumer, also beyond the log end": Authority.ALL,
         "OffsetFetch": Authority.ALL,
     }
 )

@@ -220,7 +220,7 @@ class Cluster:
     def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
         """Start a broker again, with `config` added to its options. A running broker gets SIGTERM
         first. Return when the broker serves and the other brokers have it in their metadata. Raises
-        ClusterError if the new process of the broker ends early."""
+        ClusterError if the new process of the broker ends before that."""
         process = self._broker(broker)
         if process.is_running:
             self.terminate(broker)

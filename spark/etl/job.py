@@ -26,9 +26,9 @@ from pybroker.spark.snapshot_model import Snapshot
 
 @dataclass(frozen=True)
 class Job:
-    """A job, loaded from its file. Each run of a job first stores a plan (the offsets that the run
-    reads), and at the end a commit. Several processes may run the same job: each run is committed
-    by exactly one of them."""
+    """A job, loaded from its file. A run with new records first stores a plan (the offsets that
+    the run reads), and at the end a commit. Several processes may run the same job: only one of
+    them commits each run."""
 
     file: JobFile
     progress: Progress = field(default_factory=Silent)

@@ -87,13 +87,15 @@ async def delete(bench: Bench) -> ErrorCode:
 
 END = "ListOffsets of the log end without a check in ZooKeeper"
 END_CONFIRMED = "ListOffsets of the log end after a check in ZooKeeper"
-LED_ELSEWHERE = "Fetch by a consumer, if the broker knows of a later leader epoch"
+LED_ELSEWHERE = "Fetch by a consumer, also if the broker knows of a later leader epoch"
 OF_THE_LEASE = "OffsetCommit"
 """`test_a_cut_off_coordinator_commits_no_offsets` tests it."""
+OF_A_FOLLOWER = "Fetch by a follower"
+"""It needs the same authority as the first row of a consumer."""
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
 
 ASKS: dict[str, list[Ask]] = {
-    "Fetch, except the two kinds in the rows below": [fetch(0)],
+    "Fetch by a consumer, if the broker knows of no later leader epoch": [fetch(0)],
     "ListOffsets of the log start or of a timestamp in the log": [
         list_offsets(-2),
         list_offsets(NOW_MS - 1),
@@ -106,12 +108,12 @@ ASKS: dict[str, list[Ask]] = {
     "DeleteRecords": [delete],
     END_CONFIRMED: [list_offsets(-1), list_offsets(NOW_MS + 1_000_000)],
     END: [list_offsets(-1), list_offsets(-3), list_offsets(NOW_MS + 1_000_000)],
-    "Fetch by a consumer beyond the log end": [fetch(1_000)],
+    "Fetch by a consumer, also beyond the log end": [fetch(1_000)],
 }
 
 
 def test_each_row_is_asked_for() -> None:
-    assert {*ASKS, *OF_A_COORDINATOR, OF_THE_LEASE} == NEEDED.keys()
+    assert {*ASKS, *OF_A_COORDINATOR, OF_A_FOLLOWER, OF_THE_LEASE} == NEEDED.keys()
 
 
 @pytest.mark.parametrize("row", ASKS)

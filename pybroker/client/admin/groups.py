@@ -56,14 +56,14 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """The groups of a cluster, sorted by group id. `errors` has an error for each broker that did
-    not respond; the groups of such a broker are missing."""
+    """The groups of a cluster, sorted by group id. `errors` has an error for each broker whose
+    request failed; the groups of such a broker are missing."""
 
     groups: tuple[GroupListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)
 
     def check(self) -> GroupList:
-        """Return the groups. Raises the error of the first broker that did not respond."""
+        """Return the groups. Raises the first of the `errors`."""
         for error in self.errors.values():
             raise error
         return self

@@ -49,14 +49,14 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionList:
-    """The transactional ids of the brokers that answered, sorted by id, and the `errors` of the
-    others."""
+    """The transactional ids of a cluster, sorted by id. `errors` has an error for each broker whose
+    request failed; the ids of such a broker are missing."""
 
     transactions: tuple[TransactionListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)
 
     def check(self) -> TransactionList:
-        """Return the list itself, or raise the error of the first broker that did not answer."""
+        """Return the list itself, or raise the first of the `errors`."""
         for error in self.errors.values():
             raise error
         return self
