@@ -55,8 +55,8 @@ def take(
 
     `since` is an earlier snapshot, or the path of its file. The range of each partition starts
     where the range of the earlier snapshot ends. Without an earlier range, the range starts at
-    the partition's log start offset. With `since`, `topics` may be empty: the topics are then those of
-    `since`.
+    the partition's log start offset. With `since`, `topics` may be empty: the topics are then those
+    of `since`.
 
     `until` is the end of each partition: "latest" (the last stable offset with read_committed, the
     high watermark with read_uncommitted), a time in ms since 1970 (the first record with this
