@@ -426,7 +426,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "zookeeper-shell",
         "The shell prints one event when it connects, before its first answer, and no event when it"
         " disconnects. Apache's shell prints events of the connection between the answers.",
-        "Each run prints the lines in the same order, so scripts can compare the output of two runs.",
+        "Each run prints the lines in the same order, so scripts can compare two outputs.",
         without_events,
         without_events,
     ),

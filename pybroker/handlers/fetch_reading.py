@@ -36,9 +36,7 @@ log = logging.getLogger(__name__)
 # The authority that a fetch needs (`Authority`), looked up here once and not for each partition.
 _FETCH: Final = NEEDED["Fetch by a follower"]
 _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer, also beyond the log end"]
-_LED_ELSEWHERE: Final = NEEDED[
-    "Fetch by a consumer, also if the broker knows of a later leader epoch"
-]
+_LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, also if the broker knows a later leader epoch"]
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -35,12 +35,12 @@ class Authority(enum.IntEnum):
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
         "Fetch by a follower": Authority.READ,
-        "Fetch by a consumer, if the broker knows of no later leader epoch": Authority.READ,
+        "Fetch by a consumer, if the broker knows no later leader epoch": Authority.READ,
         "ListOffsets of the log start or of a timestamp in the log": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
         "WriteTxnMarkers": Authority.COMMITTED,
-        "Fetch by a consumer, also if the broker knows of a later leader epoch": Authority.COMMITTED,
+        "Fetch by a consumer, also if the broker knows a later leader epoch": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,
         "OffsetCommit": Authority.ALONE,
