@@ -34,7 +34,10 @@ from pybroker.wire.messages.fetch import (
 log = logging.getLogger(__name__)
 
 # The authority that a fetch needs (`Authority`), looked up here once and not for each partition.
-_FETCH: Final = NEEDED["Fetch by a follower"]
+_FETCH: Final = min(
+    NEEDED["Fetch by a follower"],
+    NEEDED["Fetch by a consumer, if the broker knows no later leader epoch"],
+)
 _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer, also beyond the log end"]
 _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, also if the broker knows a later leader epoch"]
 TURN_PARTITIONS_MAX: Final = 500
