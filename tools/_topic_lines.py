@@ -17,8 +17,8 @@ MIN_ISR_DEFAULT = 1
 @dataclass(frozen=True, slots=True)
 class Reports:
     """The filters of --describe. If filters for partitions are given, only partitions that match at
-    least one of these filters are printed. With `overrides`, only topics that have their own
-    options are printed, and no partitions."""
+    least one of these filters are printed. With `overrides`, no partitions are printed, and a topic
+    is printed only if it has options of its own."""
 
     under_replicated: bool = False
     unavailable: bool = False

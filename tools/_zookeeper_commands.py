@@ -220,8 +220,9 @@ def _subtree(
     session: Session, path: str, watch: Callable[[Any], None] | None = None
 ) -> Iterator[str]:
     """Yield a node and its descendants in ZooKeeper's order: all children of the node by name, then
-    the subtree of the first child, and so on. A descendant that is deleted in the meantime is
-    skipped. `watch` is set on the children of each node (None: no watch)."""
+    all descendants of the first child, then all descendants of the second child, and so on. A
+    descendant that is deleted in the meantime is skipped. `watch` is set on the children of each
+    node (None: no watch)."""
     yield path
     waiting = [path]
     while waiting:

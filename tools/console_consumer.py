@@ -270,9 +270,9 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set auto_offset_reset in `options` to `start`, if `start` is "earliest" or "latest". If
-    `options` already contains auto_offset_reset, only a `start` from --offset (`by_offset`)
-    replaces its value. Raises Failure if --from-beginning is given and `options` contains an
+    """Set auto_offset_reset in `options` to `start`, unless `start` is an offset. If `options`
+    already contains auto_offset_reset, its value is replaced only if `start` comes from --offset
+    (`by_offset`). Raises Failure if --from-beginning is given and `options` contains an
     auto_offset_reset other than "earliest"."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):

@@ -1,8 +1,8 @@
-"""`pybroker container`: the entry point of the container image. It runs a broker with options from
-environment variables, or another command.
+"""`pybroker container`: the entry point of the container image. It runs a broker whose options come
+from environment variables. If the arguments are a command, it runs this command instead.
 
-Its flags check the broker's health, stop the broker, or write scripts with Kafka's command
-names."""
+Its flags check the broker's health, stop the broker, or write scripts with Kafka's command names.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +127,9 @@ def _lacks_zookeeper(environment: Mapping[str, str]) -> bool:
 
 
 def _execute(words: Sequence[str]) -> NoReturn:
-    """Replace this process with the program that `words` name. If there is no such program, replace
-    it with the tool of this name. Exit with code 127 if neither can be run."""
+    """Replace this process with the program that the first word names. If there is no such program,
+    replace this process with the tool of pybroker that the first word names. Exit with code 127 if
+    neither can be run."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     program = list(words)
     if shutil.which(words[0]) is None and tool_name(words[0]) in TOOLS:

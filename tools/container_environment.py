@@ -89,7 +89,8 @@ _TOPIC_PARTS_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic in KAFKA_CREATE_TOPICS. A number of -1 means the broker's default."""
+    """A topic in KAFKA_CREATE_TOPICS. If `partitions` or `replicas` is -1, the broker's default
+    applies."""
 
     name: str
     partitions: int = -1

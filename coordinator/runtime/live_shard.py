@@ -171,7 +171,9 @@ class LiveShard(Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Whether it is certain that no other broker coordinates this partition now."""
+        """Whether this broker coordinates the partition as far as it knows, and has the ZooKeeper
+        lease (see `PartitionLog.has_zookeeper_lease`). True is no proof: the controller may have
+        elected another leader without reaching this broker."""
         return self.phase is not Phase.ENDED and self._source.has_zookeeper_lease
 
     def require_current(self) -> None:

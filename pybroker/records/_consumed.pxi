@@ -31,8 +31,8 @@ cdef class ConsumerRecord:
     """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
     that appended the record, -1 if unknown.
 
-    The first look at key, value or headers copies all three out of the fetched records. A record
-    that was never looked at keeps up to 64 KiB of the encoded records around it in memory.
+    The first access to key, value or headers copies all three out of the fetched records. Before
+    that, the record keeps up to 64 KiB of the fetched records in memory, or more if it is larger.
     """
 
     __match_args__ = (

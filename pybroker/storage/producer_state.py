@@ -335,8 +335,9 @@ class ProducerState:
             self.unstable_since_ms = self.marker_ms
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset: the smallest first offset of all open and undecided
-        transactions, but at most `high_watermark`."""
+        """Return the last stable offset. It is the smaller of two offsets: `high_watermark`, and
+        the first offset of the earliest open or undecided transaction. A transaction is undecided
+        while its marker is at or above the high watermark."""
         first = self.first_unstable
         return high_watermark if first is None or first > high_watermark else first
 

@@ -130,7 +130,8 @@ class Terminated(KeyboardInterrupt):
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
     """During the block, SIGINT and SIGTERM raise an exception, so that a run can remove the files
-    of its attempt. PySpark's own handler would call Java on the connection in use."""
+    of its attempt. PySpark's own handler of SIGINT is replaced, because it would call Java on a
+    connection that the interrupted call still uses."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -228,8 +228,8 @@ class Runner:
 
 
 def _seal(files: Files, root: Path, folder: Path, count_rows: CountRows) -> tuple[OutputFile, ...]:
-    """Sync all files below `folder`, and the folders from `root` down to it. Return the data files,
-    with paths relative to `root`."""
+    """Sync all files and folders below `folder`. Then sync `folder` and its parent folders up to
+    `root`. Return the data files, with paths relative to `root`."""
     found: list[OutputFile] = []
     for path in sorted(folder.rglob("*")):
         if path.is_dir():

@@ -4,7 +4,8 @@
   store a document under the same name, the document of the first process is kept, and all processes
   read this document.
 - A crash between any two steps leaves only files that no process reads.
-- The first result of a run is committed only once. Each replay of the run adds one revision.
+- Only one process commits the first result of a run (revision 0). Each replay of the run adds one
+  revision.
 
 The steps to store a document: write a temporary file in the final folder, sync it, link it to its
 name (which fails if the name exists), sync the folder, remove the temporary name.

@@ -51,8 +51,8 @@ class LogEndReports:
         replicas.on_orphaned = self._orphaned
 
     def again(self) -> None:
-        """Write the reports of all orphaned partitions again, because the broker's incarnation has
-        changed."""
+        """Write all reports again. Each report contains the broker's incarnation (its number in
+        ZooKeeper that grows with every registration), and the incarnation has changed."""
         self._ask(self._told)
 
     def _orphaned(self, partition: Partition) -> None:

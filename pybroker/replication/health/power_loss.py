@@ -66,8 +66,9 @@ def in_sync_again(
 
 
 class PowerLoss:
-    """When a broker starts, removes its suspect replicas from the ISR and from the eligible
-    replicas."""
+    """Handles the suspect replicas of a broker that starts after a power loss: replicas that may
+    have lost records. Removes each of them from the ISR and from the eligible replicas, unless it
+    is the only replica of its partition."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord

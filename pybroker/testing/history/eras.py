@@ -106,7 +106,8 @@ class _Eras:
 
     def poll(self, number: int, poll: Poll) -> Poll:
         """Return the poll with the partition name of its era. A poll that belongs to no era gets a
-        unique name, made from `number`, so that its offsets are compared with no others."""
+        partition name of its own, made from `number`. So its offsets are compared with those of no
+        other poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
