@@ -42,12 +42,12 @@ Kafka's ``server.properties``. ``--override key=value`` overrides an option of t
 - The value of an option is invalid.
 - The name of an option is unknown, and the name either resembles a known name or begins with
   ``pybroker.``.
-- An option is set that this broker refuses: an option marked *refused here*, or an option in the
-  section "Options of Kafka that stop the start".
+- An option is set that this broker refuses. The section "Options of Kafka that stop the start"
+  lists these options. Where another section has such an option, its entry says *refused here*.
 
 **Options without effect.** The broker also starts with options that have no effect, and one warning
-names all of them. These are the options marked *without effect here*, the options in the last
-section of this page, and all other options with unknown names.
+names all of them. These are the options marked *without effect here*, the options in the section
+"Options of Kafka that are ignored", and options with unknown names that do not stop the start.
 
 **Dynamic options** can be changed while the broker runs: with ``kafka-configs``, with an admin
 client, or in the ZooKeeper nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``.
@@ -72,15 +72,15 @@ def render() -> str:
         "an option, the topic uses the broker's option that the entry names after *inherits*.\n",
         *(_entry(row) for row in _sorted(TOPIC_OPTIONS)),
         _heading("Options of Kafka that stop the start"),
-        "If one of these options of Kafka is set, the broker does not start. Each entry gives the\n"
-        "reason and, if there is a remedy, what to do.\n",
+        "If one of these options of Kafka is set, the broker does not start. A Boolean option\n"
+        "stops the start only with the value true. Each entry gives the reason and what to do.\n",
         *(
             f"``{name}``\n    {reason[0].upper()}{reason[1:]}.\n"
             for name, (_, reason) in sorted(REFUSED.items())
         ),
         _heading("Options of Kafka that are ignored"),
-        "The broker does not have the features of these options. If some of them are set, the\n"
-        "broker starts, and one warning names them.\n",
+        "The broker does not have the features of these options. If some of these options are\n"
+        "set, the broker starts, and one warning names them.\n",
         "\n".join(f"- ``{name}``" for name in sorted(NOT_IMPLEMENTED)) + "\n",
     ]
     return "\n".join(parts)
