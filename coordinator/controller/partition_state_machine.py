@@ -207,10 +207,10 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Update the partition's stale replicas after `write` was stored. These are the members of
-        the ISR that have not been in sync since their broker ended or restarted. A stale replica
-        stays stale if it is a follower in the new ISR and the new state has a leader. Otherwise it
-        is not stale any more."""
+        """Update the partition's stale replicas after `write` was stored. A stale replica is still
+        in the stored ISR, but has not caught up since its broker ended or restarted. It stays stale
+        if the new state has a leader, and the replica is a follower in the new ISR. Otherwise it is
+        not stale any more."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:

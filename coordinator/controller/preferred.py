@@ -1,5 +1,6 @@
-"""Requested elections: by the node /admin/preferred_replica_election (preferred elections only), or
-by the ElectLeaders API (KIP-460; preferred or unclean elections).
+"""Elections that operators request, by the node /admin/preferred_replica_election or by the
+ElectLeaders API (KIP-460). The node requests only preferred elections; the API requests preferred
+or unclean elections.
 
 The controller removes the node even if elections failed: Kafka's tools refuse to start while it
 exists.

@@ -36,9 +36,10 @@ def longest(
     """Return the replicas with the longest log, in the order of the assignment. Logs are compared
     by their last leader epoch, and logs with the same epoch by their end offset.
 
-    Return an empty sequence unless every assigned replica is on one of `hosts` and has reported its
-    log end in the partition's present leader epoch. A log whose last leader epoch is later than the
-    partition's leader epoch is damaged: its replica is never in the result.
+    `hosts` are the live brokers that may lead. Return an empty sequence unless every assigned
+    replica is on one of them, and has reported its log end in the partition's present leader epoch.
+    A log whose last leader epoch is later than the partition's leader epoch is damaged: its replica
+    is never in the result.
     """
     state = partition.state
     assert state is not None
@@ -57,7 +58,8 @@ def decide_longest(
 ) -> StateWrite | None:
     """Return the state in which a replica with the longest log leads, and all replicas with an
     equally long log are the ISR. `reports` maps replicas to log end reports. Return None if the
-    partition is not orphaned, or if a report is missing."""
+    partition is not orphaned (a replica is in the ISR or eligible to lead), or if `longest` returns
+    no replica."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))

@@ -173,7 +173,7 @@ class ControllerTerm:
         await self._deletions.finish()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:
-        """Elect leaders for the partitions of these topics (None: of all topics) that have no live
+        """Elect leaders for those partitions of `topics` (None: of all topics) that have no live
         leader."""
         await self._services.repair(
             partition.topic_partition

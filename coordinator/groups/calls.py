@@ -53,8 +53,8 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a JoinGroup request. `members` is empty except for the leader. `skips`: the
-    leader must not compute an assignment (KIP-814)."""
+    """The answer to a JoinGroup request. Only an answer to the group's leader has `members`.
+    `skips`: the leader must not compute an assignment (KIP-814)."""
 
     error: ErrorCode
     member_id: str

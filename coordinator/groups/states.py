@@ -39,9 +39,9 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
 
 
 class GroupRequest(enum.Enum):
-    """The requests whose answer depends on the group's state. A request with a wrong identity or
-    generation gets the same error in every state except Dead: UNKNOWN_MEMBER_ID (25),
-    ILLEGAL_GENERATION (22) or FENCED_INSTANCE_ID (82)."""
+    """The requests whose answer depends on the group's state. Every group that is not Dead first
+    checks the ids and the generation of a request: wrong ids get UNKNOWN_MEMBER_ID (25) or
+    FENCED_INSTANCE_ID (82), a wrong generation gets ILLEGAL_GENERATION (22)."""
 
     JOIN = "JoinGroup of a new member"
     REJOIN = "JoinGroup of a member"

@@ -1,8 +1,9 @@
 """The removal of committed offsets that have expired, or whose topic is deleted.
 
-The controller tells the coordinator of a deleted topic. If the coordinator misses this, its regular
-search in ZooKeeper finds that the topic is gone. A search never removes an offset that is committed
-meanwhile, because the commit may be for a recreated topic, or from a consumer that has returned.
+When a topic is deleted, the controller tells every broker, and the coordinators remove the topic's
+offsets. If a coordinator misses this, its regular search in ZooKeeper finds that the topic is gone.
+A search never removes an offset that is committed meanwhile, because the commit may be for a
+recreated topic, or from a consumer that has returned.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class ShardContext(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch. It may rise while this broker leads, for example when the ISR
-        changes."""
+        """The current leader epoch. It may rise while this broker leads, for example when the
+        controller removes a lost follower from the ISR."""
 
     @property
     def log_end(self) -> int:
@@ -79,9 +79,9 @@ class ShardContext(Protocol):
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether the leader lease proves that no other coordinator of this partition has committed
-        a record. A new coordinator first awaits `followed`. When `followed` returns, no earlier
-        coordinator has a leader lease."""
+        """Whether this coordinator has a leader lease. While it has one, no newer coordinator of
+        this partition has committed a record: a newer coordinator first waits in `followed` until
+        every earlier leader lease has ended."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica follows this leader, so that no earlier coordinator

@@ -194,9 +194,10 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: frozenset[TopicPartition],
     ) -> Awaitable[None] | None:
-        """Add the partitions to the producer's transaction. Return None if they are stored, else an
-        awaitable that waits until they are. If the markers of the previous transaction are being
-        written, first wait for its completion, at most BEGIN_WAIT_S."""
+        """Add the partitions to the producer's transaction. Return None if they are stored, else
+        an awaitable that waits until they are. If the markers of the previous transaction are
+        being written, the awaitable first waits until that transaction is complete, at most
+        BEGIN_WAIT_S."""
 
         def decide() -> tuple[Entry | None, Transaction | ErrorCode]:
             entry = self._entries.get(transactional_id)

@@ -1,7 +1,8 @@
 """The wait for ZooKeeper's first answer.
 
-A broker waits for zookeeper.connection.timeout.ms, because ZooKeeper may start after the broker. A
-tool stops waiting when every server has refused a few connections.
+A broker waits for the whole zookeeper.connection.timeout.ms, even if all servers refuse
+connections, because ZooKeeper may start after the broker. A tool stops waiting when every server
+has refused a few connections.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ A link changes kazoo's behaviour in five ways:
   link does not connect again: a new session needs a new link.
 - kazoo passes answers to one thread and watch events to another, so an answer may overtake an
   earlier watch event. A link passes both from kazoo's connection thread straight to the event loop,
-  in order. Even an answer that arrives before `answer_of` is called is passed on at once. If the
-  link held the answer back, the next watch event could overtake it. If the answered request had
-  set the watch of this event, the event would be lost.
+  in order. The link does not hold an answer back until `answer_of` is called: otherwise a watch
+  event could overtake the answer to the read that set its watch, and the event would be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does, with the last zxid that the client has seen.
 - kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the event

@@ -26,8 +26,8 @@ class ReadAheadSocket:
         self.send = connection.send
 
     def pending(self) -> int:
-        """Return how many bytes can be read without a wait. kazoo calls this, as for TLS
-        sockets."""
+        """Return how many bytes can be read without a wait. kazoo calls this before it waits for
+        the socket."""
         return len(self._kept) - self._position
 
     def recv(self, length: int) -> bytes:

@@ -192,8 +192,8 @@ class KazooCoord:
         """Return the seconds since the latest answered write or sync was sent.
 
         Reads do not count: a ZooKeeper follower that is cut off from its leader answers reads,
-        while the leader may expire the session. Without other requests a sync is sent six times in
-        a session timeout.
+        while the leader may expire the session. Even without other requests, a sync is sent six
+        times in a session timeout.
         """
         return self._clock.boottime() - self._answered_request_at
 
