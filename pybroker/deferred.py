@@ -27,10 +27,14 @@ class Deferred(Generic[T]):
         "_on_cancel",
         "_result",
         "_steps",
+        "is_applied",
     )
 
-    def __init__(self, on_cancel: Callable[[], object]) -> None:
+    def __init__(self, on_cancel: Callable[[], object], *, is_applied: bool = False) -> None:
         """`on_cancel` is called by `cancel`, to stop the wait."""
+        self.is_applied = is_applied
+        """Whether the request has already taken effect, and only its response has to wait. The
+        caller may then free the request's frame."""
         self._on_cancel = on_cancel
         self._steps: list[Callable[[Any], Any]] = []
         self._callbacks: list[Callable[[Deferred[T]], object]] = []

@@ -69,7 +69,7 @@ class _Acknowledgement(Generic[R, T]):
         self._fail = fail
         self._result = result
         self._wait: Wait | None = None
-        self.response: Deferred[T] = Deferred(self._end_wait)
+        self.response: Deferred[T] = Deferred(self._end_wait, is_applied=True)
 
     def is_reached(self) -> bool:
         """Return whether each batch has been acknowledged or has failed. Otherwise begin to wait

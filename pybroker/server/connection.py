@@ -1,6 +1,10 @@
 """One connection: receives request frames, passes them to the handlers one at a time, and sends the
 responses in the order of the requests.
 
+The handler of a Produce request may have appended all batches while the response still waits for
+the acknowledgement. Then the connection already handles the next Produce request. The followers
+thus copy the batches of several requests with one fetch.
+
 A frame that is not a valid request closes the connection. While a request is handled, further bytes
 are received only as long as the buffer has space. A peer that closes its sending side still gets
 its responses, within a time limit.
@@ -10,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
@@ -22,6 +27,7 @@ from pybroker.server.limits import ServerLimits
 from pybroker.server.receive_buffer import ReceiveBuffer
 from pybroker.server.refusals import RefusalLog, mistaken_protocol
 from pybroker.server.request_memory import SMALL_REQUEST_BYTES, RequestMemory
+from pybroker.wire.api import ApiKey
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +36,8 @@ _TOGETHER_BYTES_MAX: Final = 64 * 1024
 Answer = list[Buffer] | None
 """The buffers of a whole response frame, with its size prefix; None if the request has no
 response."""
+
+_Later = asyncio.Future[Answer] | Deferred[Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,12 @@ class FrameHandler(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one accepted socket. Owns the transport and at most one task.
     `handle` answers the requests. `on_open` returns None if the connection is accepted, otherwise
-    the reason why it is refused."""
+    the reason why it is refused.
+
+    `_unanswered` has the responses that are not sent yet, in the order of the requests. A response
+    that is ready waits there for the responses before it. `_handling` is the request that is being
+    handled: it is the last one in `_unanswered`, and the buffer keeps its frame.
+    """
 
     def __init__(
         self,
@@ -83,8 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_unsent = on_unsent
         self._on_wake = on_wake
         self.rests = False
-        """Whether the connection waits for the first byte of a request and has nothing to send.
-        As long as this is True, the owner checks only how long the connection has been idle."""
+        """What `rest` found. While it is True, the owner checks only the idle time."""
         self._memory = memory
         self._refusals = refusals
         counted = memory.is_limited
@@ -96,7 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_memory = False
         self._linger: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
-        self._request: asyncio.Future[Answer] | Deferred[Answer] | None = None
+        self._unanswered: deque[_Later | list[Buffer]] = deque()
+        self._handling: _Later | None = None
         self._writable = True
         self._reading = True
         self._draining = False
@@ -132,10 +145,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._request is not None:
-            # The task is cancelled only after it has begun. Otherwise the awaitable of the handler
-            # would never be awaited.
-            asyncio.get_running_loop().call_soon(self._request.cancel)
+        self._drop_unanswered()
         if self._next_turn is not None:
             self._next_turn.cancel()
         if self._linger is not None:
@@ -164,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Return True to keep the connection open until all responses are sent, at most for
         `ServerLimits.linger_ms_max`; False to close it now."""
-        if self._request is None and self._writable and self._next_turn is None:
+        if self._is_idle():
             return False
         self._ended = True
         self._linger = asyncio.get_running_loop().call_later(
@@ -180,8 +190,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable = True
         self._count_unsent(0)
-        if self._may_serve():
-            self._serve()
+        self._serve()
 
     # called by the connection's owner
 
@@ -192,10 +201,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def drain(self) -> None:
-        """Handle no further request, and close the connection after the current response."""
+        """Handle no further request, and close the connection after the responses to the handled
+        requests."""
         self.close_reason = "shutdown"
+        self._drain()
+
+    def _drain(self) -> None:
         self._draining = True
-        if self._request is None:
+        if not self._unanswered:
             self.close()
 
     def abort(self) -> None:
@@ -208,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         called periodically: the first call that finds an incomplete request starts the measurement.
         """
         unread_bytes = self._buffer.unread_bytes
-        waits_for_bytes = self._reading and self._may_serve() and unread_bytes > 0
+        waits_for_bytes = self._reading and self._is_idle() and unread_bytes > 0
         if not waits_for_bytes:
             self._incomplete_since = None
             return False
@@ -221,17 +234,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def idle_s(self, now: float) -> float:
         """Return for how long (s) the connection has been idle at `now` (monotonic s). It is not
-        idle while a request is handled, or while bytes move at least at
+        idle while a request is unanswered, or while bytes move at least at
         `ServerLimits.read_bytes_per_second_min`. Must be called periodically."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        unread_bytes = self._buffer.unread_bytes if self._may_serve() else 0
+        unread_bytes = self._buffer.unread_bytes if self._is_idle() else 0
         taken_bytes = self._unsent_then - unsent_bytes
         arrived_bytes = unread_bytes - self._unread_then
         busy_since = max(self._moved_at, self.last_active)
         fair_bytes = (now - busy_since) * self._limits.read_bytes_per_second_min
         is_moving = 0 < taken_bytes >= fair_bytes or 0 < arrived_bytes >= fair_bytes
         begins = arrived_bytes > 0 and self._unread_then == 0
-        if is_moving or begins or self._request is not None or self._waits_for_memory:
+        if is_moving or begins or self._unanswered or self._waits_for_memory:
             self._moved_at = now
         if self._moved_at == now or taken_bytes < 0:
             self._unsent_then = unsent_bytes
@@ -241,35 +254,55 @@ class Connection(asyncio.BufferedProtocol):
 
     def give_back_memory(self) -> None:
         """Free unused memory of the receive buffer, unless a request is being handled."""
-        if self._request is None:
+        if self._handling is None:
             self._buffer.shrink()
 
     def rest(self) -> bool:
-        """Set the attribute `rests` and return it. It becomes True if all hold: no request is being
-        handled, no response is unsent, and no byte of a further request has arrived."""
+        """Set the attribute `rests` and return it. It becomes True if all hold: no request is
+        unanswered, no response is unsent, and no byte of a further request has arrived."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        is_quiet = self._may_serve() and not self._waits_for_memory and not self._ended
+        is_quiet = self._is_idle() and not self._waits_for_memory and not self._ended
         self.rests = is_quiet and not unsent_bytes and not self._buffer.unread_bytes
         return self.rests
 
     # requests
 
+    def _is_idle(self) -> bool:
+        """Return whether all received requests are answered."""
+        return not self._unanswered and self._writable and self._next_turn is None
+
     def _may_serve(self) -> bool:
-        return self._request is None and self._writable and self._next_turn is None
+        """Return whether the next frame, when it has arrived, may be handled now."""
+        return self._writable and self._next_turn is None and self._is_next_due()
+
+    def _is_next_due(self) -> bool:
+        """Return whether the next request does not have to wait for the earlier requests."""
+        unanswered = self._unanswered
+        return not unanswered or (
+            self._handling is None
+            and len(unanswered) < self._limits.unanswered_max
+            and self._buffer.api_key == ApiKey.PRODUCE
+        )
 
     def _serve(self) -> None:
-        self._handle_frames()
+        if self._may_serve():
+            self._handle_frames()
         self._flush()
-        if self._ended and self._may_serve():
+        if self._ended and self._is_idle():
             self.close()
         if not self._reading:
             self._resume_when_roomy()
 
     def _handle_frames(self) -> None:
-        """Handle frames until a handler returns an awaitable, no whole frame is left, or other
+        """Handle frames until the next request has to wait, no whole frame is left, or other
         connections have to be served."""
         served = 0
-        while self._transport is not None and self._writable and not self._draining:
+        while (
+            self._transport is not None
+            and self._writable
+            and not self._draining
+            and self._is_next_due()
+        ):
             try:
                 frame = self._buffer.next_frame()
                 if frame is None:
@@ -287,46 +320,86 @@ class Connection(asyncio.BufferedProtocol):
             except Exception as error:
                 self._fail(error)
                 return
-            if answer is not None and not isinstance(answer, list):
-                later = answer if isinstance(answer, Deferred) else asyncio.ensure_future(answer)
-                self._request = later
-                later.add_done_callback(self._answered)
-                return
-            self._buffer.release()
-            if self._taken_bytes:
-                self._give_memory()
-            self._write(answer)
+            self._take(answer)
+
+    def _take(self, answer: Answer | Awaitable[Answer]) -> None:
+        """Write the response of a handler, or note that the request is unanswered."""
+        if answer is None or isinstance(answer, list):
+            self._release_frame()
+            if answer is not None and self._unanswered:
+                self._unanswered.append(answer)
+            else:
+                self._write(answer)
+            return
+        later = answer if isinstance(answer, Deferred) else asyncio.ensure_future(answer)
+        later.add_done_callback(self._answered)
+        self._unanswered.append(later)
+        if isinstance(later, Deferred) and later.is_applied:
+            self._release_frame()
+        else:
+            self._handling = later
 
     def _take_turn(self) -> None:
         self._next_turn = None
-        if self._may_serve():
-            self._serve()
+        self._serve()
 
-    def _answered(self, request: asyncio.Future[Answer] | Deferred[Answer]) -> None:
-        self._request = None
+    def _release_frame(self) -> None:
         self._buffer.release()
-        self._give_memory()
+        if self._taken_bytes:
+            self._give_memory()
+
+    def _answered(self, request: _Later) -> None:
+        if request is self._handling:
+            self._handling = None
+            self._release_frame()
         error = None if request.cancelled() else request.exception()
         if error is not None and not isinstance(error, MalformedInput | CloseConnection):
             self._fail(error)
             return
-        if self._transport is None:
-            return  # the peer has left
+        if self._transport is None or request not in self._unanswered:
+            return  # the connection has ended
         if request.cancelled():
             # Something else cancelled the request of an open connection: without a close the peer
             # would wait forever.
             self._draining = True
             self.abort()
             return
-        if error is not None:
-            self._refuse(error)
-            return
-        self._write(request.result())
+        self._write_ready()
         if self._draining:
-            self.close()
+            self._drain()
         else:
             self.last_active = self._clock.monotonic()
             self._serve()
+
+    def _write_ready(self) -> None:
+        """Queue the responses for `_flush` that wait for no earlier response."""
+        unanswered = self._unanswered
+        while unanswered:
+            first = unanswered[0]
+            answer: Answer
+            if isinstance(first, list):
+                answer = first
+            # A future is done before it calls `_answered`, which frees the frame.
+            elif first is self._handling or not first.done():
+                return
+            elif (error := first.exception()) is not None:
+                self._drop_unanswered()
+                self._refuse(error)
+                return
+            else:
+                answer = first.result()
+            unanswered.popleft()
+            self._write(answer)
+
+    def _drop_unanswered(self) -> None:
+        """Stop the waits of the unanswered requests. Their responses are not sent."""
+        loop = asyncio.get_running_loop()
+        for request in self._unanswered:
+            if not isinstance(request, list):
+                # The task is cancelled only after it has begun. Otherwise the awaitable of the
+                # handler would never be awaited.
+                loop.call_soon(request.cancel)
+        self._unanswered.clear()
 
     def _write(self, answer: Answer) -> None:
         """Queue a response for `_flush`. Small responses are sent together."""
@@ -354,14 +427,13 @@ class Connection(asyncio.BufferedProtocol):
         self._on_unsent(unsent_bytes - self._unsent_bytes)
         self._unsent_bytes = unsent_bytes
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: BaseException) -> None:
         self.close_reason = "malformed" if isinstance(error, MalformedInput) else "refused"
         mistaken = mistaken_protocol(self._buffer.first_bytes)
         level = logging.INFO if mistaken is None else logging.WARNING
         reason = f"{error} listener={self._listener}" if mistaken is None else mistaken
         self._refusals.log(level, "connection closed", self.peer, reason)
-        self._draining = True
-        self.close()
+        self._drain()
 
     def _fail(self, error: BaseException) -> None:
         """Log an unexpected exception of a handler, and close the connection without a response."""

@@ -22,3 +22,6 @@ class ServerLimits:
     requests_per_turn_max: int = 64
     """After handling this many buffered requests, a connection gives the other connections their
     turn."""
+    unanswered_max: int = 64
+    """The maximum number of requests of a connection that wait for their acknowledgement. The
+    next request then has to wait."""

@@ -56,6 +56,13 @@ class ReceiveBuffer:
         return size + 4
 
     @property
+    def api_key(self) -> int | None:
+        """The API key of the next frame, None until it has arrived."""
+        if self._end - self._start < 6:
+            return None
+        return self._buffer[self._start + 4] << 8 | self._buffer[self._start + 5]
+
+    @property
     def first_bytes(self) -> memoryview:
         """The received bytes that are not released yet."""
         return self._view[self._start : self._end]
