@@ -50,8 +50,8 @@ class LeaderlessWatch:
             gap.answers += 1
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
-        """Return the partitions without a leader for at least `for_ms`, in at least three metadata
-        responses; empty if `for_ms` is 0."""
+        """Return the partitions that have had no leader for at least `for_ms`. At least three
+        metadata responses must have shown no leader. If `for_ms` is 0, the result is empty."""
         now = self._clock.monotonic()
         return [
             key

@@ -137,9 +137,12 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
     """Return whether `known`, the known state of a partition, is later than `fresh`, the state in a
-    new response. `known` is later if its leader epoch is larger. `fresh` is None if the response
-    lacks the partition. In this case `known` is later if the response has a topic id and no error
-    for the topic."""
+    new response. `known` is later if its leader epoch is larger.
+
+    `fresh` is None if the response lacks the partition. `known` is then later if the response has a
+    topic id and no error for the topic: the topic still exists, and a topic never loses a
+    partition.
+    """
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

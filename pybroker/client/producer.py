@@ -300,7 +300,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         optionally `key`, each binary or text (stored as UTF-8). Needs pyarrow.
 
         Raises ValueError if there are other columns: choose with `batch.select(["key", "value"])`.
-        Raises the errors of `send_many`, after which the first records may be accepted.
+        Raises the errors of `send_many`. As with `send_many`, the first records may already be
+        accepted when an error is raised.
         """
         keys, values = keys_and_values(batch)
         return await self._send_columns(topic, values, keys, partition, timestamp_ms)

@@ -1,6 +1,6 @@
-"""A reader of exact offset ranges for blocking code, such as a Spark task, without a group. A
-separate thread fetches ahead while the caller decodes. The reader returns whole, unchanged batches,
-and has verified their checksums."""
+"""A reader of exact offset ranges for blocking code, such as a Spark task. It does not use a
+consumer group. A separate thread fetches ahead while the caller decodes. The reader returns whole,
+unchanged batches, and has verified their checksums."""
 
 from __future__ import annotations
 

@@ -62,6 +62,7 @@ class SequenceState:
         return base_sequence == add(self.last_acknowledged, 1)
 
     def has_hole(self) -> bool:
-        """Return whether the last assigned numbers are not acknowledged. Call this only when no
-        batch with a number waits or is in flight."""
+        """Return whether numbers above `last_acknowledged` are assigned. Call this only when no
+        batch with a number waits or is in flight: the batches with these numbers have then
+        failed."""
         return self.next_sequence != add(self.last_acknowledged, 1)

@@ -254,8 +254,8 @@ class PartitionReader:
         return self.ready_count > 0 or (self.columns is not None and self.columns.rows > 0)
 
     def _taken(self) -> None:
-        """If all decoded records have been taken, empty the list of decoded records. Then move the
-        position to `end`. If `end` is None, the position is already right."""
+        """Do nothing if some decoded records have not been taken yet. Otherwise empty the list of
+        decoded records, and move the position to `end`, unless `end` is None."""
         if self.is_decoded:
             return
         self.counters.records += self.ready_at

@@ -48,8 +48,8 @@ class CleanerThread(Blocking, Protocol):
     """One thread that runs the steps of the cleaner's passes, one at a time."""
 
     def give_way(self) -> None:
-        """Let another thread run that waits for the processor of this thread. The cleaner calls it
-        in this thread."""
+        """Yield the processor to another waiting thread, as sched_yield does. Must be called by a
+        running step."""
 
     def close(self) -> None:
         """Wait for the running step, and end the thread."""

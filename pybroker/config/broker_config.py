@@ -201,8 +201,10 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names that are ignored with a warning, and the faults. There is a fault for each
-    name or value that must not be ignored."""
+    """Return the names of the options that are ignored with a warning, and the faults. There is a
+    fault for each name that is probably misspelt, for each unknown name that begins with
+    `pybroker.`, and for each of Kafka's options that the broker refuses, such as
+    authorizer.class.name."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():

@@ -59,12 +59,13 @@ class ControllerView(Protocol):
 
 
 class ZooKeeperLease(Protocol):
-    """The broker's ZooKeeper lease. It is valid if ZooKeeper has answered recently enough."""
+    """The broker's ZooKeeper lease, which answers of ZooKeeper renew. Without a valid lease the
+    broker answers fewer requests, or none."""
 
     @property
     def is_valid(self) -> bool:
-        """True if ZooKeeper answers this broker and the broker is registered in its current
-        ZooKeeper session."""
+        """Whether ZooKeeper has answered recently enough, and the broker is registered in its
+        current ZooKeeper session."""
 
     def check(self) -> None:
         """If the lease has expired, determine again which requests the broker may answer. Must be

@@ -267,9 +267,10 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return for how long (s) a request may still wait when a partition of its fetch session is
-    pending. For a follower this is replica.fetch.wait.max.ms: the partition may have a new high
-    watermark, which the follower must learn soon. For a consumer there is no such limit (inf)."""
+    """Return the time limit (s) of a wait in which a partition of the fetch session is pending. A
+    follower waits at most replica.fetch.wait.max.ms, because the partition may have a new high
+    watermark, which the follower must learn soon. For a consumer, max_wait_ms is the only limit, so
+    the result is inf."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 

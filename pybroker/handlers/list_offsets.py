@@ -119,9 +119,9 @@ async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
     """Ask ZooKeeper which of the requested partitions this broker still leads, and return these
-    partitions. Only a partition with Authority.CONFIRMED is asked about: its log end may be
-    returned only after such a check. Partitions in `excluded`, and partitions whose log start is
-    requested, are skipped."""
+    partitions. Ask only about partitions whose log end the broker may not return without
+    ZooKeeper's confirmation (Authority.CONFIRMED). Partitions in `excluded`, and partitions whose
+    log start is requested, are skipped."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -187,9 +187,12 @@ async def _search(
     Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during
     the search.
 
-    If no record is found, another leader may have one. So before it returns None, this function
-    also raises NOT_LEADER_OR_FOLLOWER if the replica's authority is below `for_the_end`; for a
-    consumer, OFFSET_NOT_AVAILABLE if the high watermark is below the start of the leader epoch.
+    If no record is found, raise BrokerError instead of returning None in two cases:
+
+    - NOT_LEADER_OR_FOLLOWER if the replica's authority (the answers that it may give) is below
+      `for_the_end`: another leader's log may have such a record.
+    - OFFSET_NOT_AVAILABLE, for consumers only, if the high watermark is below the start of the
+      leader epoch.
     """
     end = end_of(partition)
 

@@ -28,7 +28,9 @@ _NOBODY: Final = Producer(-1, -1)
 
 @dataclass(slots=True)
 class Guards:
-    """The guards of the transactional batches of one request."""
+    """The guard of each transactional batch of one request, or the error with which the batch
+    fails. A guard other than EXEMPT delays the append until the transaction coordinator has
+    confirmed that the partition is in the transaction."""
 
     refusal: BrokerError | None = None
     """The error of all batches of the request, if it is refused as a whole."""

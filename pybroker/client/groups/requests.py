@@ -57,7 +57,8 @@ def join(
     version: int,
 ) -> JoinGroupRequest:
     """Return the JoinGroup request. `protocols`: (assignor, its data) pairs in order of preference.
-    Raises UnsupportedByBroker if the broker knows no static members."""
+    Raises UnsupportedByBroker if group.instance.id is set, but the broker is too old for static
+    membership."""
     if identity.instance_id is not None and version < JOIN_WITH_INSTANCE:
         raise UnsupportedByBroker(
             "the broker does not support group.instance.id, which needs Kafka 2.3: upgrade the"

@@ -1,6 +1,6 @@
-"""The states of a transactional producer, and its reactions to error codes, as a table for each
-request, with the rules of the Java client. A code that is not in the table is retried if it is
-retriable, and fatal otherwise."""
+"""The states of a transactional producer, and its reactions to error codes. Each kind of request
+has a table (error code -> reaction), as in the Java client. A code that is not in the table is
+retried if it is retriable, and fatal otherwise."""
 
 from __future__ import annotations
 
