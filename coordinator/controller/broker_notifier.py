@@ -23,8 +23,8 @@ ChannelFactory = Callable[[Broker], BrokerChannel]
 class BrokerNotifier:
     """The notifier of one controller's term. Owns the senders, from `open` to `close`.
 
-    `changed` maps each partition whose state was stored in this round to a bool: whether the write
-    created the state node.
+    The keys of `changed` are the partitions whose state was stored in this round. A value tells
+    whether the write created the partition's state node.
     """
 
     def __init__(
@@ -87,8 +87,9 @@ class BrokerNotifier:
         self._to_describe.update(keys)
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Let the next `send_round` send metadata to all brokers: that of the partitions with a
-        replica on one of these brokers. The offline replicas of these partitions have changed."""
+        """Let the next `send_round` send, to all brokers, the metadata of each partition with a
+        replica on one of the brokers `broker_ids`. The offline replicas of these partitions have
+        changed."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition

@@ -132,7 +132,7 @@ class ClusterContext:
             return hosts
         return [broker for broker in hosts if broker not in self.leaving]
 
-    def is_disturbed(self, partition: Partition) -> bool:
+    def needs_topic_options(self, partition: Partition) -> bool:
         """Whether a decision about the partition needs the topic's min.insync.replicas and
         unclean.leader.election.enable. False if the partition has no stored state. Otherwise True
         if any of these holds:

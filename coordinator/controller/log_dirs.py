@@ -95,8 +95,9 @@ class LogDirFailures:
             return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
-        """Record which replicas a broker has refused to open or to lead, or has accepted after a
-        refusal. Return the partitions for which the record changed.
+        """Record a broker's answer to LeaderAndIsr. After `ReplicasRefused`, the replicas in the
+        event count as offline on this broker. After `ReplicasAccepted`, they no longer do. Return
+        the partitions for which this changed.
 
         If the broker has a failed log directory, every refusal is recorded. Otherwise a refusal is
         recorded only if the broker leads the partition and another replica can take over. A refusal

@@ -76,9 +76,9 @@ class PartitionStateMachine:
         for _ in range(ATTEMPTS_MAX):
             found = (self._context.partitions.get(key) for key in waiting)
             known = [partition for partition in found if partition is not None]
-            disturbed = filter(self._context.is_disturbed, known)
+            needing = filter(self._context.needs_topic_options, known)
             try:
-                await self._policies.load({each.topic_partition.topic for each in disturbed})
+                await self._policies.load({each.topic_partition.topic for each in needing})
             except ConnectionLoss as error:
                 log.warning(
                     "topic options not read partitions=%d reason=%r: no state is stored without"

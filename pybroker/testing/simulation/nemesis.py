@@ -36,8 +36,8 @@ class Nemesis:
         - `coordinator/N` is the leader of the partition `coordinators["coordinator"][N]`;
         - `transactions/N` is the leader of the partition `coordinators["transactions"][N]`.
 
-        As a list index, N is taken modulo the length of the list. `doubt` is called with the id of
-        each broker whose disk may have lost data.
+        In the last two roles, N is taken modulo the length of the list of partitions. `doubt` is
+        called with the id of each broker whose disk may have lost data.
         """
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)

@@ -279,7 +279,7 @@ class Network:
 
     def mend(self) -> None:
         """Cancel all faults of `reset_after` and `double_next` that have not happened yet. Set
-        `doubles` to 0."""
+        `doubles`, the share of connections that are accepted twice, to 0."""
         self.cut_after.clear()
         self._double_next.clear()
         self.doubles = 0.0

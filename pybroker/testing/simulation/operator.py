@@ -41,10 +41,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the log directories that are empty now, but stored data of this broker before. If
-    there is such a directory, also return the lost log directories: those that stored data of this
-    broker, and are absent now. The broker recreates the replicas of all these directories only
-    after the operator has accepted the loss."""
+    """Return the lost log directories: those whose data is absent now. But return them only if an
+    empty directory is in the place of at least one of them; otherwise return an empty set. The
+    broker keeps such an empty directory offline until the operator accepts the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -69,16 +68,15 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the lines that accept the loss of the broker's replica of this partition, for the
-    broker's file `pybroker.accept-loss`. The lines name the lost log directories, or the partition.
-    The result is empty if the broker does not serve, or if the replica is not lost.
+    """Return what the broker's file `pybroker.accept-loss` must name to accept the loss of the
+    broker's replica of this partition. The first case that applies decides:
 
-    A replica counts as lost in these cases:
-
-    - it has a corrupt range, and is in sync or eligible (KIP-966);
-    - it has a corrupt range, and is closed;
-    - the broker has lost a log directory, and the replica is missing, closed, or not yet completely
-      copied from the leader.
+    - the broker does not serve: nothing;
+    - the replica has a corrupt range, and is in sync or eligible (KIP-966): the partition;
+    - the replica is open and completely copied from the leader, so it is not lost: nothing;
+    - the broker has lost log directories: these directories;
+    - the replica has a corrupt range: the partition;
+    - otherwise: nothing.
     """
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
@@ -94,8 +92,8 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
-    """Kill the broker and accept its losses: write the names into the file that docs/operations.rst
-    describes, which the broker reads at its start."""
+    """Kill the broker, and write the names into its file `pybroker.accept-loss`. At its next start
+    the broker reads the file and accepts the loss of what it names."""
     assert broker.rooms is not None
     path = f"{broker.rooms.logs.usable_directories[0]}/{ACCEPTED_LOSS}"
     broker.machine.kill()

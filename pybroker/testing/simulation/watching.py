@@ -27,8 +27,10 @@ _topic_id = lru_cache(maxsize=256)(encode_uuid)
 class LiveWatch:
     """A repeated check of the invariants of all replicas, from `start` on.
 
-    Between `__enter__` and `__exit__` it notices every log truncation in this Python process, so
-    only one `Environment` may run at a time."""
+    `__enter__` replaces methods of the class `Partition`, so that the watch notices log
+    truncations; `__exit__` restores them. So only one `Environment` of a Python process may run
+    between these two calls.
+    """
 
     def __init__(
         self, environment: Environment, brokers: Mapping[int, SimBroker], record: ClusterRecord
@@ -63,10 +65,13 @@ class LiveWatch:
         self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """In a run with retention, remove deleted records from the reads at the end of the run. A
-        record counts as deleted if it is below the highest log start offset that a leader had
+        """Remove deleted records from the results of the reads at the end of the run. Do nothing in
+        a run without retention.
+
+        A record counts as deleted if it is below the highest log start offset that a leader had
         during the run. After a power loss or a change of leader such a record may exist again, but
-        a client need not find it."""
+        a client need not find it.
+        """
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
             topic, number = read.partition

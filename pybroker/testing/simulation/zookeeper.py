@@ -59,8 +59,8 @@ class Change:
 
 
 class MachineSessionStore:
-    """The `SessionStore` of a simulated machine, for the keys of ZooKeeper sessions. A power loss
-    empties it, like a file that is never synced."""
+    """The `SessionStore` of a simulated machine. It stores the ids and passwords of ZooKeeper
+    sessions. A power loss empties it, like a file that is never synced."""
 
     def __init__(self) -> None:
         self._keys: list[SessionKey] = []

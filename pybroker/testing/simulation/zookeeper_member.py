@@ -337,7 +337,8 @@ class Member:
             self.forget(served.wire)
 
     def send_away(self, number: int) -> None:
-        """Close the connection with this number, because its session has moved to another one."""
+        """Close the connection with this number, because its session has ended or uses another
+        connection now."""
         served = self._served.get(number)
         if served is not None:
             self.forget(served.wire)

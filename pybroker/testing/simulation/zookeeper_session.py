@@ -314,7 +314,7 @@ class ZooKeeperSession:
     # ---- private: what arrives
 
     def _arrive(self, wire: Wire, message: Any) -> None:
-        """Handle a message that has arrived, even if the process is stopped."""
+        """Handle a message. While the process is stopped, all but answers to pings wait."""
         if message is Signal.PONG:
             wire.unanswered_ping = False
         else:
@@ -485,8 +485,9 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader six times in each session timeout. If requests wait and ZooKeeper is
-        silent for too long, break the connection, unless it is new (`is_fresh`)."""
+        """Sync with the leader now, and then six times in each session timeout. If requests wait
+        and ZooKeeper is silent for too long, break the connection instead. With `is_fresh` the
+        connection is new, and is not broken."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

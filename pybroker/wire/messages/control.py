@@ -240,8 +240,8 @@ class UpdateMetadataBroker(Message):
 
 @message
 class UpdateMetadataRequest(Message):
-    """The controller's request to every broker. It has the states of partitions and the live
-    brokers, from which the broker answers Metadata requests."""
+    """The controller's request to every broker. It has the live brokers of the cluster, and the
+    states of partitions. The broker answers Metadata requests with this data."""
 
     controller_id: int = int32("The broker id of the controller.")
     controller_epoch: int = int32("The controller epoch.")

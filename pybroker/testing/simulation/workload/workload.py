@@ -189,8 +189,8 @@ class Workload:
         self._shared.is_even = True
 
     def stop(self) -> None:
-        """Let producers and consumers end: their sends get an outcome within 15 s. Groups continue
-        to read."""
+        """Let producers and consumers end. Within 15 s the outcome of every send is known. Groups
+        continue to read."""
         self._shared.is_stopping = True
 
     def stop_groups(self) -> None:
