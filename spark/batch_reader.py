@@ -46,7 +46,8 @@ def read_batches(
 def _added(
     request: ReadRequest, isolation: str, wanted: PartitionRange, builder: ColumnBuilder
 ) -> Iterator[None]:
-    """Add the stored batches of the range to the builder. Yield after each batch."""
+    """Add the stored batches of the range to the builder. Yield after each batch, so that the
+    caller can take the rows out of a full builder."""
     options = {
         **request.client,
         "kafkaConsumer.pollTimeoutMs": str(request.poll_timeout_ms),

@@ -1,7 +1,8 @@
 """Counts the records of a snapshot, so that a later reader detects records removed by compaction.
 
 A range is divided into at most 64 parts, each with its own number of records. Each part ends at a
-batch boundary. A batch is decoded only if it has fewer records than offsets.
+batch boundary. A batch is decoded only if compaction has removed some of its records: the batch
+header does not show which offsets remain.
 """
 
 from __future__ import annotations

@@ -48,12 +48,12 @@ def in_one_line() -> Iterator[None]:
     try:
         yield
     except PybrokerError as error:
-        without_stack(error)
+        hide_stack_trace(error)
         raise
 
 
-def without_stack(error: PybrokerError) -> PybrokerError:
-    """Return `error` unchanged, and let this worker end without printing the stack trace."""
+def hide_stack_trace(error: PybrokerError) -> PybrokerError:
+    """Let this worker end without printing the stack trace of `error`. Return `error`."""
     os.environ[_HIDE] = "1"
     return error
 

@@ -52,7 +52,8 @@ def whole(minimum: int, maximum: int = INT32_MAX) -> Callable[[str], int]:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a parser that accepts one of `choices` in any case."""
+    """Return a parser that accepts one of `choices` in upper or lower case. The parsed value is in
+    lower case."""
 
     def read(text: str) -> str:
         lowered = text.strip().lower()
@@ -140,7 +141,7 @@ def _edge_or_offsets(
     if lowered == allowed:
         return lowered
     if lowered == refused:
-        raise ValueError(f"must be {allowed} or JSON: {refused} would always read no record")
+        raise ValueError(f"must be {allowed} or JSON: {refused} would never read a record")
     if not lowered.startswith("{"):
         raise ValueError(f"must be {allowed} or JSON such as {_OFFSETS_EXAMPLE}, not {shown(text)}")
     found = _by_partition(text, _OFFSETS_EXAMPLE, EARLIEST)
@@ -148,7 +149,7 @@ def _edge_or_offsets(
         if offset == number:
             raise ValueError(
                 f"must not be the {refused} offset ({number}) for {partition}: {refused} would"
-                " always read no record"
+                " never read a record"
             )
     return found
 

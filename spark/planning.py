@@ -268,8 +268,8 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 @dataclass(frozen=True, slots=True)
 class _Responses:
     """The brokers' responses for each partition: log start offset (`first`), latest offset
-    (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). The earlier snapshot contains a
-    leader epoch for each partition; `epoch_ends` has the offset at which this epoch ends now."""
+    (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). `epoch_ends` has the responses
+    to OffsetForLeaderEpoch for the leader epochs in the snapshot `since`."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]

@@ -24,8 +24,8 @@ _COUNTS: Final = "counts"
 
 
 class DocumentReader:
-    """Reads values from JSON objects, and collects faults. In place of a wrong value, a method
-    returns a valid value."""
+    """Reads values from JSON objects, and collects faults. In place of a wrong text or number, a
+    method returns "" or 0, so that the reader finds the other faults too."""
 
     def __init__(self, *, may_have_counts: bool) -> None:
         self.faults: list[str] = []

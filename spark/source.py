@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pybroker.spark.failures import without_stack
+from pybroker.spark.failures import hide_stack_trace
 
 if TYPE_CHECKING:
     from pybroker.spark.reading import FrozenRead
@@ -66,7 +66,7 @@ class _NoStream(DataSourceStreamReader):
 
 
 def _refusal() -> Exception:
-    found: Exception = without_stack(_reading().BatchOnly())
+    found: Exception = hide_stack_trace(_reading().BatchOnly())
     return found
 
 

@@ -83,7 +83,8 @@ class LogView:
 
 @dataclass(slots=True)
 class Complaints:
-    """Faults found in the files, by absolute path."""
+    """The faults found in the files. Each field maps the absolute path of a file to the pairs of
+    numbers that Kafka's tool prints."""
 
     mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     time_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)

@@ -34,8 +34,8 @@ class OpenProducer:
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The transactions to search. `topic` and `partition` name the partitions; `broker` limits the
-    search to partitions with a replica on this broker. None means no limit. A transaction is
-    suspected only if its producer has sent no batch for more than `duration_ms`."""
+    search to partitions with a replica on this broker. None means no limit. Only transactions whose
+    producer has sent no batch for more than `duration_ms` are searched."""
 
     topic: str | None
     partition: int | None

@@ -88,9 +88,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell. `options` are its option letters in getopt's form. The options are
-    followed by at least `least` and at most `most` words (None: any number). More than `most` words
-    are the deprecated form of the command: the last word stands for a watch or a version."""
+    """A command of the shell. `options` are its option letters in getopt's form. After the options,
+    the command takes at least `least` words and at most `most` words (None: any number). A command
+    line with more than `most` words has ZooKeeper's deprecated form, in which the last word stands
+    for a watch or a version."""
 
     usage: str
     run: Callable[[Session, Call], None]

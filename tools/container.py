@@ -145,9 +145,9 @@ def _execute(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Raise Failure unless the broker that these variables configure answers a request. The option
-    advertised.listeners is ignored: a start script may have set it for the broker's process, and
-    then this process does not have the value."""
+    """Raise Failure unless the broker that these variables configure answers a request. The value
+    of advertised.listeners is not used, because a start script may set it for the broker's process
+    only."""
     settings = _settings(environment)
     properties = dict(settings.properties)
     properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")

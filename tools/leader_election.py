@@ -135,8 +135,8 @@ def show(results: Results, name: str, noop: str) -> None:
 
 
 def check(results: Results, what: str) -> None:
-    """Raise Failure if an election failed. `what` is the message's term for a replica to elect,
-    such as "preferred replica"."""
+    """Raise Failure if an election failed. `what` names the replicas in the message, such as
+    "preferred replica"."""
     if failures := failed(results):
         raise Failure(f"{len(failures)} {what}(s) could not be elected")
 

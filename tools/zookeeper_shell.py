@@ -289,7 +289,7 @@ class Shell:
             announce(kind, path)
 
     def close(self) -> None:
-        """Close the session. Further calls have no effect."""
+        """Close the session, if one is open."""
         self._closed = True
         if self._session is not None:
             client, self._session = self._session.client, None

@@ -128,8 +128,8 @@ class Job:
         if written.rows_read is not None and written.rows_read < old.rows_read:
             raise OutputError(
                 f"run {old.seq} cannot be repeated without losing rows of its result: it read"
-                f" {old.rows_read} records, of which compaction (cleanup.policy) left"
-                f" {written.rows_read}; the old result is unchanged"
+                f" {old.rows_read} records, but compaction (cleanup.policy) has left only"
+                f" {written.rows_read} of them; the old result is unchanged"
             )
 
     def committed(self, seq: int) -> Commit:

@@ -53,8 +53,8 @@ class AttemptWriter:
 
 @dataclass(frozen=True)
 class OutputFile:
-    """One file of a result. `path` is relative to the folder that the commit names; `size` is in
-    bytes."""
+    """A Parquet file of a result. `size` is in bytes. The `path` of a file with rows is relative to
+    the output. The `path` of a file with dead letters is relative to the folder of dead letters."""
 
     path: str
     size: int

@@ -44,10 +44,10 @@ def as_json(snapshot: Snapshot) -> Json:
 
 
 def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
-    """Return the snapshot that the next run reads; None if there are no new records. With
-    `until_ms` (since 1970), each partition ends before its first record with this timestamp or
-    later. Without `until_ms`, each partition ends at its end offset. The size limit of a run may
-    shorten the ranges.
+    """Return the snapshot that the next run reads; None if there are no new records. Without
+    `until_ms`, each range ends at the latest offset of the partition. With `until_ms` (ms since
+    1970), each range ends before the partition's first record with this timestamp or later. The
+    size limit of a run may shorten the ranges.
 
     Raises ConfigError if a client option is invalid; SnapshotError if the snapshot cannot be taken;
     DataLost if unread offsets are no longer in the log; OutputError if the job file or the cluster

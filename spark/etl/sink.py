@@ -39,12 +39,13 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
     twice = sorted({name for name in lower if lower.count(name) > 1})
     if twice:
         raise SinkError(
-            f"the table has the column {', '.join(twice)} more than once; rename one of them"
+            f"these column names occur more than once in the table: {', '.join(twice)}; give each"
+            " column its own name"
         )
     ours = [name for name in names if name.lower().startswith(layout.RESERVED_PREFIX)]
     if ours:
         raise SinkError(
-            f"the table has the column {', '.join(ours)}, a reserved name: rename the column"
+            f"these columns of the table have reserved names: {', '.join(ours)}; rename the columns"
         )
     missing = [name for name in sink.partition_by if name not in names]
     if missing:
@@ -62,8 +63,8 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
     binary = [name for name in sink.partition_by if isinstance(schema[name].dataType, BinaryType)]
     if binary:
         raise SinkError(
-            f"sink.partition-by: the column {', '.join(binary)} has the type binary, which cannot"
-            " be the name of a folder: convert it by string(...) or hex(...) in the transform"
+            "sink.partition-by: values of the type binary cannot be names of folders; convert these"
+            f" columns by string(...) or hex(...) in the transform: {', '.join(binary)}"
         )
     if len(names) == len(sink.partition_by):
         raise SinkError("sink.partition-by names all columns of the table; leave out at least one")
