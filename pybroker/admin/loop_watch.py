@@ -52,7 +52,7 @@ class LoopWatch:
 
     def idle_share(self) -> float:
         """Return the share of the last minute, 0 to 1, in which the event loop's thread used no
-        CPU. Must be called in this thread."""
+        CPU. Must be called in the event loop's thread."""
         began, used = self._busy[0]
         elapsed = time.monotonic() - began
         if elapsed <= 0:

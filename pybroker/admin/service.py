@@ -1,9 +1,9 @@
 """The HTTP listener, which is bound with the broker's other listeners. The HTTP server starts
 later.
 
-The HTTP libraries are slow to import. A thread imports them when the broker serves clients, or
-after PATIENCE_S. Until the HTTP server starts, connections wait in the listener's backlog. This
-module imports no HTTP library.
+The HTTP libraries are slow to import. A thread imports them as soon as the broker serves clients,
+but at the latest after PATIENCE_S. Until the HTTP server starts, connections wait in the listener's
+backlog. This module imports no HTTP library.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class AdminService:
         self._task = BackgroundTask("http")
 
     def start(self) -> None:
-        """Start a background task that starts the HTTP server after `broker_serves` or after
-        PATIENCE_S."""
+        """Start a background task. The task starts the HTTP server when `broker_serves` is called,
+        but at the latest after PATIENCE_S."""
         self._task.start(self._serve)
 
     def broker_serves(self) -> None:

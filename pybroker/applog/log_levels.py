@@ -70,9 +70,9 @@ def own_level(logger: str) -> str | None:
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Set the level of this logger, which the loggers below it inherit. If `level` is None, the
-    logger inherits its parent's level again. Raise ValueError if the logger or the level is
-    unknown, or if `level` is None for the root logger."""
+    """Set the level of the logger. The loggers below it that have no level of their own inherit the
+    new level. If `level` is None, the logger inherits its parent's level again. Raise ValueError if
+    the logger or the level is unknown, or if `level` is None for the root logger."""
     found = _known(logger)
     if level is None and found is logging.root:
         raise ValueError("the level of the root logger cannot be removed; set another level")

@@ -339,8 +339,11 @@ class BrokerApp:
     def _incarnation(self) -> int:
         """Return this broker's incarnation (KIP-903), a number that grows with every registration.
         Return -1 until the first LeaderAndIsr request of the current registration has arrived.
-        While the result is -1, the broker sends no fetch as a follower: a log may be from a deleted
-        topic, and its offsets must not count for a new topic of the same name."""
+
+        While the result is -1, the broker sends no fetch as a follower. A local log may still be
+        that of a deleted topic. If the broker fetched, the leader could take the offsets of that
+        log for those of a new topic of the same name.
+        """
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if knows_roles else -1

@@ -133,7 +133,7 @@ async def start_broker(
     end: Callable[[str | None], None],
 ) -> BrokerApp:
     """Start a broker and return it. The calls that stop it are pushed onto `stack`. If the broker
-    cannot go on later, it calls `end` with the reason. Raise StartupError."""
+    cannot go on, it calls `end` with the reason. Raise StartupError."""
     disk = around.disk
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)

@@ -52,8 +52,9 @@ async def read_log_configs(
     topics: Collection[str],
     held: Callable[[str], LogConfig | None],
 ) -> dict[str, LogConfig]:
-    """Return the options of the logs of these topics, read from ZooKeeper after a sync. A topic
-    with a malformed node keeps the options that `held` returns. Raise CoordError."""
+    """Return the options of the logs of these topics, read from ZooKeeper after a sync. `held`
+    returns the present options of a topic's open logs (None: no log is open). These options stay in
+    force if the topic's node is malformed. Raise CoordError."""
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)

@@ -117,9 +117,11 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
-        of a node version: a transaction coordinator, unlike a group coordinator, writes no node in
-        ZooKeeper to fence an earlier coordinator."""
+        """Read the partition count of `__transaction_state`, unless it is known, and return 0.
+
+        A group coordinator writes a node in ZooKeeper here, which fences earlier coordinators, and
+        returns the node's version. A transaction coordinator needs no such node.
+        """
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

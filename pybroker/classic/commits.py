@@ -26,9 +26,8 @@ class Progress(NamedTuple):
     """The offsets of one partition. A new owner starts to read at `start`. `stored` is the offset
     in the store to which this member commits. An offset is None if none is stored.
 
-    The two differ only while the group migrates from ZooKeeper to Kafka, if ZooKeeper has the
-    larger offset, or the only one. Then `start` is the offset in ZooKeeper, and `stored` is the
-    offset in Kafka.
+    With offsets.storage=kafka and dual.commit.enabled, `stored` is the offset in Kafka, and `start`
+    is the larger of the offsets in Kafka and in ZooKeeper. Otherwise the two are equal.
     """
 
     start: int | None

@@ -54,8 +54,8 @@ def _join_nothing(*_: object) -> None:
 
 class Appender:
     """Appends records to the batches of an accumulator. `filled` becomes true when a record fills
-    its batch; the producer resets it when it yields to the event loop. `check_running` raises
-    Closed if the producer accepts no records."""
+    its batch. The producer sets `filled` to false when the producer yields to the event loop.
+    `check_running` raises Closed if the producer accepts no records."""
 
     def __init__(
         self,

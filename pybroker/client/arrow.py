@@ -79,8 +79,8 @@ def keys_and_values(batch: RecordBatch) -> tuple[ArrowColumn | None, ArrowColumn
     extra = sorted(set(names) - {"key", "value"})
     if "value" not in names or extra:
         raise ValueError(
-            f"the record batch has the columns {', '.join(names) or '(none)'}, expected value and"
-            " optionally key: use select([...]) of the record batch"
+            f"the record batch has the columns {names}, expected ['value'] or ['key', 'value']:"
+            " use select([...]) of the record batch"
         )
     keys = _column_of(batch, "key") if "key" in names else None
     return keys, _column_of(batch, "value")

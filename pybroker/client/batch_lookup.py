@@ -1,8 +1,8 @@
 """Finds the batch that contains a given offset, and returns the base offset of the batch. Each
 lookup is a Fetch of one batch from the partition's leader.
 
-If a range of offsets is split only at base offsets, no batch is in two parts of the range, and so
-no batch is decoded twice.
+`spark/splits.py` uses the base offsets to split a range of offsets between two batches. Otherwise a
+batch could be in two parts of the range, and would be decoded twice.
 """
 
 from __future__ import annotations

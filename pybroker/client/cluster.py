@@ -327,7 +327,7 @@ class Cluster:
         raise NoBrokers(attempts)
 
     def last_failures(self) -> list[Attempt]:
-        """Return the failure of each address to which the last attempt to connect failed."""
+        """Return one failure for each address whose last attempt to connect failed."""
         return [
             self._named(address, link.last_failure)
             for (address, _), link in self._links.items()
@@ -345,10 +345,12 @@ class Cluster:
     def _addresses(self) -> list[Address]:
         """Return the addresses of all brokers in the order in which to try them.
 
-        Addresses with an open connection come before all others. If the last requested refresh did
-        not change the metadata, addresses to which the client has never tried to connect count as
-        if they had a connection. Within each of these two groups, the address that least recently
-        got a metadata request comes first, because an isolated broker may return outdated leaders.
+        Addresses with an open connection come before addresses without one. Within each of these
+        two groups, the address that least recently got a metadata request comes first, because an
+        isolated broker may return outdated leaders.
+
+        If the last requested refresh did not change the metadata, all connected brokers may be
+        isolated. Addresses to which the client has never tried to connect then count as connected.
         """
 
         def order(address: Address) -> tuple[bool, int]:

@@ -163,8 +163,9 @@ class Committer:
         self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
-        """Wait for commits in flight, then cancel those that have not ended. Do not wait if
-        `settle` has just reached its time limit."""
+        """Wait for commits in flight, at most as long as the time limit of the final commit. Then
+        cancel the commits that have not ended. If `settle` has just reached this time limit, do not
+        wait again."""
         try:
             if not self._gave_up:
                 await self.settle()

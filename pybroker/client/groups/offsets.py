@@ -168,9 +168,12 @@ class GroupOffsets:
         gone: set[TopicPartition],
     ) -> ClientError | None:
         """Send one OffsetCommit request for the offsets in `rest`. Remove committed partitions from
-        `rest`. With `automatic`, also move deleted partitions from `rest` to `gone`. Return None if
-        nothing is left to commit. Return the error if the request fails, or if a partition has a
-        retriable error. Raises all other errors."""
+        `rest`. With `automatic`, also move deleted partitions from `rest` to `gone`.
+
+        Return None if nothing is left to commit. Return the error if no response has arrived, or if
+        a partition in the response has a retriable error. Raises ClientError if a partition in the
+        response has any other error; CommitFailed if the member's identity has changed.
+        """
         identity = self._identity_now(at_call)
         began = self._cluster.clock.monotonic()
         try:
