@@ -146,7 +146,7 @@ class TimeMeter:
 
     def quantile_s(self, share: float) -> float:
         """Return the quantile `share` (0 to 1) of the durations in seconds, rounded up by at most
-        an eighth. Return 0 without durations."""
+        an eighth. Return 0 if there are no durations."""
         return quantile_s(self.buckets, share)
 
 
@@ -193,7 +193,7 @@ def bucket_end_s(bucket: int) -> float:
 
 def quantile_s(buckets: Mapping[int, int], share: float) -> float:
     """Return the quantile `share` (0 to 1), in seconds, of the durations in the buckets of a
-    TimeMeter. Return 0 without durations."""
+    TimeMeter. Return 0 if there are no durations."""
     total = sum(buckets.values())
     seen = 0
     for bucket in sorted(buckets):

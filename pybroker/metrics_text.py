@@ -41,7 +41,8 @@ def escaped(text: str) -> str:
 
 
 def labels(values: Mapping[str, str]) -> str:
-    """Return labels and their values in braces, or an empty string without labels."""
+    """Return labels and their values as text in braces. Return an empty string if `values` is
+    empty."""
     if not values:
         return ""
     inner = ",".join(f'{name}="{escaped(value)}"' for name, value in values.items())

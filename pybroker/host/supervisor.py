@@ -107,7 +107,7 @@ class BrokerOutput:
 
 
 class Supervisor:
-    """Runs the processes of all brokers, which it owns during `run`."""
+    """Starts the processes of all brokers, watches them, and stops them."""
 
     def __init__(
         self,

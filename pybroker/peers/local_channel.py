@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 
 class ProvenEpochs:
-    """Checks in ZooKeeper that a controller has had the epoch of a command. Otherwise any client
-    could send a command with a high epoch, and this broker would reject the real controller
-    forever."""
+    """Checks that the controller epoch of a command is not above the controller epoch in ZooKeeper.
+    Without this check any client could send a command with a very high epoch, and this broker would
+    then reject the real controller forever."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord

@@ -225,8 +225,9 @@ def _as_produce_error(code: ErrorCode) -> ErrorCode:
 
 
 def _settle(question: _Question, answers: Mapping[str, Errors], error: BrokerError | None) -> None:
-    """Answer a question with its codes in `answers`, or with `error`. Do nothing if the question
-    already has an answer, or if the task that asked the question was cancelled."""
+    """Answer a question with `error`, if there is an error. Otherwise answer it with the codes that
+    `answers` has for the question's transactional id. Do nothing if the question already has an
+    answer, or if the task that asked the question was cancelled."""
     if question.answer.done():
         return
     if error is not None:

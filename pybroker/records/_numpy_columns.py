@@ -123,7 +123,8 @@ class _HeaderFields(NamedTuple):
 
 
 class _UnusualError(Exception):
-    """The batch is unusual or damaged, so `_pure` must decode it."""
+    """This module cannot decode the batch: the batch is damaged, or has rare values, such as more
+    than _HEADERS_MAX headers in one record. `_pure` must decode the batch."""
 
 
 class ColumnStore:
@@ -197,7 +198,8 @@ def _extent(rows: _Rows) -> tuple[int, int]:
 
 
 def _read_usual(payload: Buffer, batch: _Batch, wanted: _Wanted) -> _Rows | None:
-    """Return the requested rows of the batch; None if the batch is unusual or damaged."""
+    """Return the requested rows of the batch. Return None if `_pure` must decode the batch (see
+    `_UnusualError`)."""
     try:
         return _read(payload, batch, wanted)
     except (_UnusualError, IndexError):

@@ -161,8 +161,9 @@ class ColumnBuilder:
         batch. Raises the errors of `add`."""
         if self._store.weight + NAME_GROWTH * len(payload) > INT32_MAX:
             raise ValueError(
-                f"the builder has {self.size} bytes in {self.rows} rows, and a batch with"
-                f" {len(payload)} bytes of records may exceed 2 GiB: call finish() before add()"
+                f"the builder has {self.size} bytes in {self.rows} rows, and could exceed"
+                f" 2 GiB with the {len(payload)} bytes of records in this batch: call finish()"
+                " before add()"
             )
         is_appended = header.uses_log_append_time
         return self._store.add(

@@ -271,7 +271,9 @@ def _unsnap_block(block: memoryview, output: _Output) -> None:
         if byte < 0x80:
             break
     else:
-        raise output.damaged("the decompressed length of a block is cut off or longer than 5 bytes")
+        raise output.damaged(
+            "the varint with the decompressed length of a block is cut off or has more than 5 bytes"
+        )
     if declared > _SNAPPY_RATIO_MAX * len(block):
         raise output.damaged(
             f"a block of {len(block)} bytes declares {declared} decompressed bytes, expected at"

@@ -77,9 +77,9 @@ class Reader(Protocol):
         whether all records of the batch are checked now. Raises the errors of `decode_records`."""
 
     def read(self) -> list[ConsumerRecord]:
-        """Return the records of the next slice (see SLICE_BYTES), without those below the first
-        offset. If the batch is larger than a slice, call `check` first. Raises the errors of
-        `decode_records`."""
+        """Return the records of the next slice (see SLICE_BYTES). Records below the reader's
+        `first_offset` (see `batch_reader`) are left out. If the batch is larger than a slice, call
+        `check` first. Raises the errors of `decode_records`."""
 
 
 def batch_reader(

@@ -57,9 +57,9 @@ class Table(Protocol):
         base_offset: int,
         drops_tombstones: bool,
     ) -> tuple[int, int, bool, int, bytes | None]:
-        """Decide which of the next `record_count` records of a batch, from `position` in `payload`
-        on, stay in the log, as Kafka's Cleaner.shouldRetainRecord does. With `drops_tombstones` all
-        tombstones are removed.
+        """Decide which of the next `record_count` records of a batch stay in the log, by the rule
+        of Kafka's Cleaner.shouldRetainRecord. The first of these records is at `position` in
+        `payload`. With `drops_tombstones` all tombstones are removed.
 
         Return five values: the position after these records; the number of records that stay;
         whether a tombstone stays; the largest timestamp delta of the records that stay, 0 if no

@@ -126,8 +126,8 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
-    """Return the step that truncates a follower's log to the end offset `end`, or discards the
-    log."""
+    """Return the step that truncates a follower's log to the end offset `end`. If no record below
+    `end` in this log is certain to equal the leader's record, the step discards the whole log."""
     # A log that starts above `end` shares no record with the leader's log, and would lack the
     # leader's records below `end`. If the leader's log starts at or above `end`, the leader has
     # deleted the offset at which the logs begin to differ: no record below `end` is certain.
@@ -149,8 +149,9 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
 
 
 def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
-    """Return the offsets [start, end) that the truncation `step` removes from this log. Offsets
-    that the leader has deleted do not count. If both offsets are equal, no record is removed."""
+    """Return the offsets [start, end) that the truncation `step` removes from this log. The range
+    omits the offsets below the leader's log start offset, because the leader has deleted these
+    records. If start equals end, no record is removed."""
     start = max(step.offset, log.log_start_offset)
     if isinstance(step, StartOver):
         start = max(start, step.leader_start)

@@ -38,7 +38,8 @@ class _Directory:
 
 
 class GroupCommit:
-    """Syncs each log of the log manager `logs` that requests a sync, between `start` and `stop`."""
+    """Between `start` and `stop`, syncs each log that requests a sync. `logs` manages these
+    logs."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs

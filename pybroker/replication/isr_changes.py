@@ -90,7 +90,7 @@ class IsrChanges:
 
     async def lead_now(self, partitions: Sequence[Partition]) -> frozenset[TopicPartition]:
         """Ask ZooKeeper which of these partitions this broker still leads. If ZooKeeper does not
-        answer, the result omits the partition."""
+        answer for a partition, the result omits this partition."""
         asked = [
             (each, version) for each in partitions if (version := each.led_version) is not None
         ]

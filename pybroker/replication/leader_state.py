@@ -77,9 +77,9 @@ class Follower:
 
     @property
     def followed_s(self) -> float:
-        """The latest time at which the follower certainly followed this leader: the arrival of its
-        second-to-last fetch. The follower sent its last fetch after that time, so it still followed
-        this leader then."""
+        """The latest time at which the follower certainly still followed this leader: the arrival
+        of its second-to-last fetch. After this arrival the follower sent one more fetch to this
+        leader."""
         # The arrival of the last fetch proves less: that fetch may have been under way for long.
         session = self.session
         if session is not None and session.last_but_one_s >= self.fetched_s:
@@ -293,8 +293,8 @@ class LeaderState:
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
         """Return the ISR change that is due; None if none is due. A change removes lagging
-        followers from the ISR. It also removes the eligible replicas if the new ISR has `required`
-        replicas.
+        followers from the ISR. If the new ISR has at least `required` replicas, the change also
+        empties the list of eligible replicas.
 
         If there is no replica to remove, a check may be due: a change that only checks the
         partition's state node in ZooKeeper (`only_looks`). The check is due if the leader has no

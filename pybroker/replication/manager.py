@@ -443,7 +443,7 @@ class ReplicaManager:
         return partition
 
     def _copy(self, keys: Iterable[TopicPartition]) -> None:
-        """Fetch these partitions from their leaders, and stop fetchers without partitions."""
+        """Fetch these partitions from their leaders. Stop each fetcher without partitions."""
         if self._fetchers is None:
             return
         copied = [self._partitions[key] for key in keys]

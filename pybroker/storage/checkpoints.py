@@ -80,7 +80,8 @@ def _lines(data: bytes, path: str) -> list[str]:
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
         raise CorruptionError(
-            f"{path}: expected version {_VERSION} and the number of entries in the first two lines"
+            f"{path}: expected version {_VERSION} in the first line and the number of entries in"
+            " the second line"
         )
     if _number(lines[1], path) != len(lines) - 2 or not text.endswith("\n"):
         raise CorruptionError(

@@ -315,8 +315,8 @@ class LogDirectory:
         self._disk.unlink(self._path(ACCEPTED_LOSS))
 
     def begin(self, broker_id: int, cluster_id: str, boot_id: str, directory_id: str) -> None:
-        """Read the state in which the last broker left this directory, and store this broker as the
-        owner. Raises StorageError."""
+        """Read the state in which the last run of the broker left this directory, and store this
+        broker as the owner. Raises StorageError."""
         found = self.meta()
         content = meta.Meta(
             broker_id,
@@ -339,10 +339,10 @@ class LogDirectory:
         self._finish_leftovers()
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
-        """Mark the directory durably as in use by a broker, and remove the clean mark. If the
-        broker then stops uncleanly, its next start recovers the logs. `incarnation` is a number
-        that grows with each registration of the broker in ZooKeeper; -1 if unknown. Raises
-        StorageError."""
+        """Mark the directory durably as in use by a broker, and remove the mark of a clean
+        shutdown. If the broker then stops uncleanly, its next start recovers the logs.
+        `incarnation` is a number that grows with each registration of the broker in ZooKeeper; -1
+        if unknown. Raises StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))

@@ -233,9 +233,9 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Find each directory that seems lost only because its file `meta.properties` is missing:
-        the directory is at a known path and has partitions. Add the id of this path to `ids`, and
-        remove the id from `lost`."""
+        """Find each directory that seems lost only because its file `meta.properties` is missing: a
+        usable directory at the path of a lost one, without an id but with partitions. Move its id
+        from `lost` (id -> path) to `ids` (path -> id)."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
