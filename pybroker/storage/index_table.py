@@ -53,9 +53,8 @@ class IndexTable:
         return state
 
     def _note_size(self, size: int) -> tuple[int, bytearray]:
-        """Return the number of entries in the file, and the bytes of the entries that are only in
-        memory. If the number of entries in the file is unknown, compute it from `size`, the size of
-        the file in bytes."""
+        """Record the number of entries in a file of `size` bytes, unless this number is known
+        already. Return the number, and the bytes of the entries that are only in memory."""
         if self._state[0] < 0:
             self._state = (size // self._entry.size, self._state[1])
         return self._state

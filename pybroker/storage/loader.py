@@ -63,8 +63,10 @@ class Known:
     - `clean`: the log was closed cleanly.
     - `floor_offset`: all records below it were written. A log that ends earlier is damaged.
     - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
-    - `same_boot`: the machine has been up since the last write, so no written bytes are lost.
-    - `lost_power`: the machine was shut down or lost power since a broker wrote to this log.
+    - `same_boot`: since a broker last used this log, the machine was not booted again, and the disk
+      did not fail. So no written bytes are lost.
+    - `lost_power`: since a broker last used this log, the machine was shut down or lost power.
+      Both `same_boot` and `lost_power` are False if the machine's boot at that time is unknown.
     - `accepts_loss`: the operator accepts the loss of all records from the first corrupt range on.
     - `checks_all`: recovery also checks the batches below the recovery point.
     """
@@ -251,7 +253,8 @@ class _Loader:
 
     def write_anew(self) -> None:
         """Copy each segment file that has records above the recovery point, sync the copy, and
-        rename it over the original."""
+        rename it over the original. After a failed sync, the bytes of the original may be in memory
+        only."""
         # After a failed sync the kernel may treat bytes as written that never reached the disk.
         # They can be read while they are in memory, but another sync does not write them.
         durable = self._known.recovery_point or 0

@@ -60,7 +60,7 @@ class Log:
 
     @property
     def durable_end(self) -> int:
-        """The offset below which records are as durable as flush.messages requires."""
+        """The end offset of the records that are durable, or need no sync yet (flush.messages)."""
         if self.config.flush_messages == NEVER or self.damage is not None:
             return self.segments.active.end[1]
         return self._durability.counted_end(self.log_end_offset)

@@ -351,8 +351,8 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition, *, is_replaced: bool = False) -> None:
-        """Close the partition's log, and rename its directory to `*-stray`. `is_replaced`: keep the
-        replica's health, because a new copy follows. Waits for the disk. Raises StorageError."""
+        """Close the log, and rename its directory to `*-stray`. Set the replica's health to WHOLE,
+        unless `is_replaced` (a new copy follows). Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)

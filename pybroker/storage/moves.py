@@ -122,8 +122,10 @@ class ReplicaMove:
 
     def lower(self, offset: int) -> None:
         """Call this before the log in use is truncated to `offset`. If the copy has not replaced
-        the log yet, the next step of the move truncates the copy too. The log that is not in use is
-        marked as outdated, if the next start of the broker could use it.
+        the log yet, the next step of the move truncates the copy too.
+
+        If the next start of the broker could use the other log (the copy, or a replaced original),
+        this method marks that other log as outdated.
 
         The caller holds the lock of `LogTable`. Waits for the disk. Raises BrokerError
         KAFKA_STORAGE_ERROR. After an error the caller must not truncate the log.

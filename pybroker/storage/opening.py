@@ -61,9 +61,10 @@ class Opening:
         """The paths of renamed directories, which can be removed."""
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
-        """Open all logs of the broker. Raises StartupError or StorageError. If two log directories
-        contain the same partition, or if one is a copy of another, StartupError is raised before
-        anything is written.
+        """Open all logs of the broker. Raises StorageError or StartupError.
+
+        In two cases StartupError is raised before anything is written: one log directory is a copy
+        of another, or a partition has two logs that no interrupted move explains.
 
         `expects_data`: the broker had partitions before. If this is True, but all usable
         directories are new, each of them counts as the empty replacement of a lost directory.

@@ -234,7 +234,8 @@ class ProducerState:
             raise BrokerError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {header.producer_id} has no open transaction in this partition, and"
-                " the coordinator has not confirmed that the partition is in its transaction",
+                " the coordinator has not confirmed that the producer's transaction contains the"
+                " partition",
             )
         # After a failed verification the producer may send later batches before it repeats this
         # one. If the leader appended a later one first, it could never append this one.
@@ -357,9 +358,9 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove each producer without an open transaction that has not appended for
-        `expiration_ms`. Also remove guards of at least that age. Return the number of removed
-        producers."""
+        """Remove each producer that has not appended for `expiration_ms` and has no open
+        transaction. Also remove guards that are at least `expiration_ms` old. Return the number of
+        removed producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

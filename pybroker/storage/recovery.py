@@ -91,10 +91,10 @@ def scan(
         try:
             header = read_header(chunk, position - start)
         except CorruptionError as error:
-            return ScanEnd(position, next_offset, str(error), _has_bad_length(file, position, size))
+            return ScanEnd(position, next_offset, str(error), _is_complete(file, position, size))
         if header.size > left:
             reason = f"the batch has {header.size} bytes, the file has only {left} more bytes"
-            is_complete = _has_bad_length(file, position, size)
+            is_complete = _is_complete(file, position, size)
             return ScanEnd(position, next_offset, reason, is_complete)
         if position + header.size > start + len(chunk):
             start, chunk = position, file.pread(position, min(max(CHUNK_BYTES, header.size), left))
@@ -153,9 +153,9 @@ def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
     return is_between and _is_batch(file, chunk, 0, behind, size, expected)
 
 
-def _has_bad_length(file: File, position: int, size: int) -> bool:
-    """Return whether a complete batch with a right checksum begins at `position`, if its length
-    field and its magic byte are ignored."""
+def _is_complete(file: File, position: int, size: int) -> bool:
+    """Return whether the invalid batch at `position` is complete: its checksum is right for one of
+    its possible ends. The length field and the magic byte may be wrong."""
     # The checksum covers neither field. So it is computed for several ends of the batch: each
     # position where the next base offset follows, and the last 8 positions of the file.
     left = size - position

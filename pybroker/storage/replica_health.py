@@ -210,8 +210,8 @@ class ReplicaHealth:
         """Record that an incomplete replica may lead, and remove the mark of incompleteness from
         the disk. Without effect on other replicas.
 
-        Call this if the copy is complete. Also call it if no replica is in the ISR or an eligible
-        leader replica (KIP-966): then an incomplete replica may be elected.
+        Call this when the copy is complete. Also call it when the ISR is empty and the partition
+        has no eligible leader replica (KIP-966): an incomplete replica may then be elected.
         """
         key = log.topic_partition
         seen = self[key]

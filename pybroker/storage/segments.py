@@ -123,8 +123,8 @@ class Segments:
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove these segments in the given order. The order must be such that a crash after any
-        of them leaves no gap in the log. The files are renamed now; `remove_doomed` removes them
+        """Remove these segments in the given order. The order must be such that a crash between two
+        removals leaves no gap in the log. The files are renamed now; `remove_doomed` removes them
         after the wall-clock time `due_ms`."""
         removed = list(gone)
         with self._swap:
@@ -155,7 +155,9 @@ class Segments:
             self._mark_end()
 
     def _mark_end(self) -> None:
-        """Begin an empty segment at the log end, durably, if the last batch ends below it."""
+        """If compaction has removed the last batch before the log end offset, begin an empty
+        segment at the log end offset, durably. The segment's file name then preserves this
+        offset."""
         active, end = self.active, self.active.next_offset
         if active.base_offset < end and self._has_gap_before(end):
             active.seal()

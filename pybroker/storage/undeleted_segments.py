@@ -27,9 +27,9 @@ _LOG: Final = SegmentFile.LOG
 
 
 def restore(directory: str, disk: Disk, names: Collection[str], recovery_point: int) -> bool:
-    """Restore each `*.deleted` segment that fills a gap in the log. If the log has no other
-    segment, restore the newest one below `recovery_point`. Return whether a segment was restored.
-    `names` are all files in the log's `directory`. Raises StorageError."""
+    """Restore each `*.deleted` segment that fills a gap in the log. If all segments of the log are
+    `*.deleted`, restore the newest of those that begin below `recovery_point`. Return whether a
+    segment was restored. `names` are all files in the log's `directory`. Raises StorageError."""
     if not any(name.endswith(DELETED_SUFFIX) for name in names):
         return False
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}

@@ -126,7 +126,7 @@ class Waits:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             lines = "\n".join(process.last_lines() for process in self._brokers.values())
-            raise ClusterError(f"this was not true within {seconds:g} s: {text}\n{lines}") from None
+            raise ClusterError(f"condition not met within {seconds:g} s: {text}\n{lines}") from None
 
 
 async def _named(missing: Callable[[], Awaitable[str]]) -> str:

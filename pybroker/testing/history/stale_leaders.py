@@ -31,12 +31,12 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given this answer. For one replacement of a
-        leader, both must hold:
+        """Return whether a stale leader may have given this answer. There must be a replaced leader
+        for which both hold:
 
-        - the replaced leader was stale at the time of the answer;
+        - this leader was stale at the time of the answer;
         - the log end offset in the answer is above all offsets that clients knew to be committed
-          when the leader was replaced. It may be below offsets that were committed later.
+          when this leader was replaced. It may be below offsets that were committed later.
         """
         return any(
             answer.offset

@@ -166,9 +166,11 @@ class ClusterRecord:
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
         """Record the partition's data losses. `data` is the content of the ZooKeeper node that
-        lists them. A loss is identified by its leader epoch, and is recorded once. If `data` is
-        None, the node was deleted. Then forget the leader epochs of the recorded losses, because a
-        recreated topic may use these epochs again."""
+        lists them. A loss is identified by its leader epoch, and is recorded once.
+
+        If the node was deleted, `data` is None. In this case forget the leader epochs of the
+        recorded losses, because a recreated topic may use these epochs again.
+        """
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition

@@ -1,7 +1,8 @@
 """The invariants of a simulated cluster's replicas, checked at every moment of a run.
 
-When a broker's disk may have lost data, all its replicas are doubted: they do not count in the
-checks. A doubted replica counts again when it has left the ISR and rejoined it.
+When a broker's disk may have lost data, all its replicas are doubted: no check fails because a
+doubted replica lacks records. The doubt about a replica ends when the replica has left the ISR and
+rejoined it.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Invariants:
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Let no replica of the broker count in the checks, because its disk may have lost data. A
-        replica counts again when it has left the ISR and rejoined it."""
+        """Let no check fail because a replica of the broker lacks records: the broker's disk may
+        have lost data. A replica is checked again when it has left the ISR and rejoined it."""
         self._record.history.keyed.doubted.add(broker)
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
@@ -112,10 +113,14 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each replica that was outside the ISR while its broker ran, and that
-        has rejoined the ISR. `running` has the replicas on running brokers. A replica that was
-        outside the ISR only while its broker was down stays doubted: the leader may have added it
-        back because of fetch requests that the broker had sent before it stopped."""
+        """Check doubted replicas again after they have rejoined the ISR. A doubted replica must
+        first have been outside the ISR at a moment when its broker ran. `running` has the replicas
+        on running brokers.
+
+        If a replica was outside the ISR only while its broker was down, it stays doubted: the
+        leader may have added it back because of fetch requests that the broker had sent before it
+        stopped.
+        """
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:
@@ -191,8 +196,8 @@ class Invariants:
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """Check that at least min.insync.replicas replicas have all records below the leader's high
-        watermark. A replica also counts if it is closed or deleted, or if it is doubted because its
-        disk may have lost data."""
+        watermark. A replica that is closed, deleted or doubted counts as if it had these records.
+        It is doubted if its disk may have lost data."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}
