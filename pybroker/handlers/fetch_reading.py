@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 # The authority that a fetch needs (`Authority`), looked up here once and not for each partition.
 _FETCH: Final = min(
     NEEDED["Fetch by a follower"],
-    NEEDED["Fetch by a consumer, if the broker knows no later leader epoch"],
+    NEEDED["Fetch by a consumer, until the broker's metadata names the new leader"],
 )
 _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer, also beyond the log end"]
-_LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, also if the broker knows a later leader epoch"]
+_LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, whatever leader the broker's metadata names"]
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -35,12 +35,12 @@ class Authority(enum.IntEnum):
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
         "Fetch by a follower": Authority.READ,
-        "Fetch by a consumer, if the broker knows no later leader epoch": Authority.READ,
+        "Fetch by a consumer, until the broker's metadata names the new leader": Authority.READ,
         "ListOffsets of the log start or of a timestamp in the log": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
         "WriteTxnMarkers": Authority.COMMITTED,
-        "Fetch by a consumer, also if the broker knows a later leader epoch": Authority.COMMITTED,
+        "Fetch by a consumer, whatever leader the broker's metadata names": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,
         "OffsetCommit": Authority.ALONE,
@@ -56,7 +56,8 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
         Authority.NOTHING: "this broker does not lead {}, or does not know whether it still leads",
-        Authority.READ: "this broker has read in ZooKeeper that another broker leads {} now",
+        Authority.READ: "this broker has learned that it does not lead {} any more, but has not"
+        " carried out the controller's command about the new leader yet",
         Authority.COMMITTED: "ZooKeeper has not confirmed this broker's session lately, so {} may"
         " have another leader",
         Authority.ALONE: "an in-sync replica of {} has sent no fetch for replica.lag.time.max.ms,"

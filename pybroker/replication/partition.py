@@ -61,7 +61,7 @@ class Partition(Watched):
         # The next four are derived from the facts, because every request needs them.
         self.granted = Authority.NOTHING
         """ALL if the controller's last command made this replica the leader; READ once the broker
-        has read in ZooKeeper that another replica leads; else NOTHING."""
+        has learned that this replica does not lead any more (`superseded`); else NOTHING."""
         self.is_replicated = False
         """Whether this replica leads and the partition has other replicas."""
         self.leading_since = NO_EPOCH

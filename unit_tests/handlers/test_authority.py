@@ -87,7 +87,7 @@ async def delete(bench: Bench) -> ErrorCode:
 
 END = "ListOffsets of the log end without a check in ZooKeeper"
 END_CONFIRMED = "ListOffsets of the log end after a check in ZooKeeper"
-LED_ELSEWHERE = "Fetch by a consumer, also if the broker knows a later leader epoch"
+LED_ELSEWHERE = "Fetch by a consumer, whatever leader the broker's metadata names"
 OF_THE_LEASE = "OffsetCommit"
 """`test_a_cut_off_coordinator_commits_no_offsets` tests it."""
 OF_A_FOLLOWER = "Fetch by a follower"
@@ -95,7 +95,7 @@ OF_A_FOLLOWER = "Fetch by a follower"
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
 
 ASKS: dict[str, list[Ask]] = {
-    "Fetch by a consumer, if the broker knows no later leader epoch": [fetch(0)],
+    "Fetch by a consumer, until the broker's metadata names the new leader": [fetch(0)],
     "ListOffsets of the log start or of a timestamp in the log": [
         list_offsets(-2),
         list_offsets(NOW_MS - 1),
