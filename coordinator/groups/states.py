@@ -60,7 +60,8 @@ _IS_MEMBER: Final = "removes the member, and the others rebalance"
 ANSWERS: Final[Mapping[GroupState, Mapping[GroupRequest, str]]] = MappingProxyType(
     {
         GroupState.EMPTY: {
-            GroupRequest.JOIN: "begins a rebalance after the initial delay",
+            GroupRequest.JOIN: "begins a rebalance, which first waits"
+            " ``group.initial.rebalance.delay.ms`` for further members",
             GroupRequest.REJOIN: "25: the group has no members",
             GroupRequest.SYNC: "25: the group has no members",
             GroupRequest.HEARTBEAT: "25: the group has no members",

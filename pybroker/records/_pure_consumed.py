@@ -28,7 +28,8 @@ class ConsumerRecord(Generic[Key_co, Value_co]):
     that appended the record, -1 if unknown.
 
     With the compiled module, key, value and headers are decoded at the first access to one of them.
-    Until then the record keeps up to 64 KiB of encoded records in memory."""
+    Until then the object keeps up to 64 KiB of encoded records in memory, or more if the record
+    itself is larger."""
 
     topic: str
     partition: int
