@@ -151,7 +151,11 @@ class Shards(Generic[C]):
         )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may have taken over a partition that this broker coordinated."""
+        """Return True if this broker has a shard of the partition, but the shard has ended or has
+        no ZooKeeper lease: another broker may coordinate the partition now. Otherwise return False.
+
+        False is no proof that this broker coordinates the partition. This broker may have no shard
+        of it, or the controller may have elected another leader without reaching this broker."""
         shard = self._shards.get(partition)
         return shard is not None and not shard.is_current
 

@@ -90,8 +90,10 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The number of rows, plus the number of entries and the number of bytes in all binary
-        columns. No offset in an Arrow array of these columns exceeds this sum."""
+        """The sum of three numbers: the rows, the entries of all binary columns, and the bytes of
+        all binary columns. An entry is the key, the value, a header name or a header value of one
+        record, also if it is null. Arrow stores the place of each entry as a 32-bit number, an
+        "offset". No such offset in an array of these columns exceeds this sum."""
 
     def add(
         self,

@@ -36,10 +36,11 @@ def restore(directory: str, disk: Disk, names: Collection[str], recovery_point: 
     logs = {name: each.offset for name, each in found.items() if each and each.kind is _LOG}
     bases = sorted(base for name, base in logs.items() if not name.endswith(DELETED_SUFFIX))
     removed = sorted({base for name, base in logs.items() if name.endswith(DELETED_SUFFIX)})
-    # A segment fills a gap if its base offset equals the end of the previous segment, and a later
-    # segment exists, or it begins below the recovery point: a truncation cannot have removed it,
-    # since it lowers the recovery point first. If the log has no other segment, the newest one
-    # below the recovery point is restored.
+    # A deleted segment fills a gap if both conditions hold:
+    # - Its base offset equals the end offset of the previous segment.
+    # - A later segment exists, or the deleted segment begins below the recovery point. In the
+    #   second case no truncation has removed the segment, because a truncation lowers the recovery
+    #   point first.
     newest = max((base for base in removed if base < recovery_point), default=-1)
     is_changed = False
     for base in removed:

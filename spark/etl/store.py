@@ -160,8 +160,10 @@ class Store:
 
     @contextmanager
     def attempt_lock(self, writer: AttemptWriter) -> Iterator[AttemptName]:
-        """Keep the file of an attempt locked during the block, so that no process removes the
-        attempt as an orphan. At the end the lock file is removed; the attempt's data stay."""
+        """Keep the lock file of an attempt locked during the block, so that no process removes the
+        attempt as an orphan. The end of the block removes the lock file. The attempt's data stay.
+
+        After an exception in the block the lock file also stays, but is not locked any more."""
         name = AttemptName(writer.seq, writer.attempt)
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         temporary = path.parent / layout.temporary_file()
