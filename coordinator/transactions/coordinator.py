@@ -233,7 +233,7 @@ class TransactionCoordinator:
         )
         return self._carry_out(entry, decided)
 
-    async def verify(
+    def verify(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
@@ -242,8 +242,8 @@ class TransactionCoordinator:
         """Return the error code for each partition: NONE if the partition is in the producer's open
         transaction. The answer follows from the last state whose record the in-sync replicas have.
         All partitions get CONCURRENT_TRANSACTIONS while the record of the transaction's end is
-        appended but not replicated."""
-        await self.context.confirm_current()
+        appended but not replicated. The caller first makes sure that this broker is still the
+        coordinator (`ShardContext.confirm_current` or `is_certainly_current`)."""
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
             return dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)

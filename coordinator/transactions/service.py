@@ -78,7 +78,21 @@ class TransactionService:
         """Return the error code for each partition: NONE if it is in the producer's open
         transaction."""
         shard = self._shard_of(transactional_id)
-        return await shard.verify(transactional_id, producer, partitions)
+        await shard.context.confirm_current()
+        return shard.verify(transactional_id, producer, partitions)
+
+    def verify_at_once(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode] | None:
+        """Return the result of `verify`, or None if only ZooKeeper can prove that this broker still
+        is the coordinator."""
+        shard = self._shard_of(transactional_id)
+        if not shard.context.is_certainly_current:
+            return None
+        return shard.verify(transactional_id, producer, partitions)
 
     # operators
 

@@ -29,7 +29,13 @@ class Verifying:
         self._rooms = rooms
         self._coordinator = transactions.service
         self._topic = transactions.topic
-        verifier = Verifier(self._find, self._channel_to, rooms.broker_id, self._verify_here)
+        verifier = Verifier(
+            self._find,
+            self._channel_to,
+            rooms.broker_id,
+            self._verify_here,
+            self._verify_here_at_once,
+        )
         self.stop = verifier.stop
         self.verification = TransactionVerification(
             verifier,
@@ -73,3 +79,18 @@ class Verifying:
     ) -> Mapping[TopicPartition, ErrorCode]:
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
         return await self._coordinator.verify(transactional_id, producer, partitions)
+
+    def _verify_here_at_once(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode] | None:
+        if not self._topic.is_known:
+            return None
+        partition = self._topic.partition_of(transactional_id)
+        if self._topic.leader_of(partition) != self._rooms.broker_id:
+            return None
+        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        return self._coordinator.verify_at_once(transactional_id, producer, partitions)

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from pybroker.errors import BrokerError, CloseConnection, ErrorCode, StorageError
 from pybroker.handlers.acknowledgement import Waiting, when_acknowledged
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.produce_guards import Guards, begin_guards, confirm_guards
+from pybroker.handlers.produce_guards import (
+    Guards,
+    begin_guards,
+    confirm_guards,
+    confirm_guards_at_once,
+)
 from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
@@ -72,7 +77,9 @@ def handle_produce(
     """Append the batches of the request. Return the response (None for acks=0), or an awaitable of
     it if the response has to wait for a thread, a transaction coordinator or an acknowledgement."""
     guards = begin_guards(services, message)
-    if guards.unconfirmed or _new_epochs(services, message):
+    if _new_epochs(services, message) or (
+        guards.unconfirmed and not confirm_guards_at_once(services, message, guards)
+    ):
         return _prepare_and_append(services, request, message, guards)
     return _append_all(services, request, message, guards)
 

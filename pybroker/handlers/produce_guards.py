@@ -104,6 +104,18 @@ async def confirm_guards(services: Services, message: ProduceRequest, guards: Gu
     guards.errors.update(_as_produce_errors(found))
 
 
+def confirm_guards_at_once(services: Services, message: ProduceRequest, guards: Guards) -> bool:
+    """Do what `confirm_guards` does, if that needs no wait. Return whether it is done."""
+    assert message.transactional_id is not None
+    found = services.verification.confirm_at_once(
+        message.transactional_id, guards.producer, guards.unconfirmed
+    )
+    if found is None:
+        return False
+    guards.errors.update(_as_produce_errors(found))
+    return True
+
+
 def _as_produce_errors(
     found: Mapping[TopicPartition, ErrorCode],
 ) -> Mapping[TopicPartition, BrokerError]:

@@ -67,11 +67,15 @@ Verify = Callable[[str, int, int, Collection[TopicPartition]], Awaitable[Errors]
 """Returns the code of each partition, from the coordinator on this broker. The arguments are those
 of `TransactionVerifier.verify`. Raises BrokerError."""
 
+VerifyAtOnce = Callable[[str, int, int, Collection[TopicPartition]], Errors | None]
+"""Returns the same without a wait, or None if that is not possible, for example if the coordinator
+is on another broker. Raises BrokerError."""
+
 
 class Verifier:
     """A `TransactionVerifier`. `find` returns the broker id of a transactional id's coordinator, or
-    raises BrokerError. `channel_to` returns a new channel to another broker. `verify_here` asks the
-    coordinator on this broker, whose id is `broker_id`."""
+    raises BrokerError. `channel_to` returns a new channel to another broker. `verify_here` and
+    `verify_here_at_once` ask the coordinator on this broker, whose id is `broker_id`."""
 
     def __init__(
         self,
@@ -79,11 +83,13 @@ class Verifier:
         channel_to: Callable[[int], Channel],
         broker_id: int,
         verify_here: Verify,
+        verify_here_at_once: VerifyAtOnce,
     ) -> None:
         self._find = find
         self._channel_to = channel_to
         self._broker_id = broker_id
         self._verify_here = verify_here
+        self._verify_here_at_once = verify_here_at_once
         self._channels: dict[int, Channel] = {}
         self._waiting: dict[int, list[_Question]] = {}
         """Broker id -> the questions for its next request. For each broker with an entry, a task
@@ -121,6 +127,21 @@ class Verifier:
         else:
             waiting.append(question)
         return await question.answer
+
+    def verify_at_once(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Errors | None:
+        try:
+            found = self._verify_here_at_once(
+                transactional_id, producer_id, producer_epoch, partitions
+            )
+        except BrokerError as error:
+            raise BrokerError(_as_produce_error(error.code), error.detail) from error
+        return None if found is None else _not_confirmed(partitions, found)
 
     def _channel(self, broker_id: int) -> Channel:
         found = self._channels.get(broker_id)

@@ -42,6 +42,16 @@ class TransactionVerifier(Protocol):
         """Return an error code for each partition that is not in the ongoing transaction of this
         producer epoch. Raises BrokerError if the coordinator does not answer."""
 
+    def verify_at_once(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode] | None:
+        """Return the result of `verify`, or None if it has to be awaited. Raises BrokerError if the
+        coordinator on this broker refuses to answer."""
+
 
 class TransactionVerification:
     """Confirms with the transaction coordinator that partitions are in a transaction. `is_enabled`
@@ -84,6 +94,26 @@ class TransactionVerification:
             )
         except BrokerError as error:
             found = dict.fromkeys(keys, error.code)
+        return self._note(started, producer, found)
+
+    def confirm_at_once(
+        self, transactional_id: str, producer: Producer, keys: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode] | None:
+        """Return the result of `confirm` if the coordinator is on this broker and answers without a
+        wait. Otherwise return None."""
+        started = self._clock.monotonic()
+        found: Mapping[TopicPartition, ErrorCode] | None
+        try:
+            found = self.verifier.verify_at_once(
+                transactional_id, producer.producer_id, producer.epoch, keys
+            )
+        except BrokerError as error:
+            found = dict.fromkeys(keys, error.code)
+        return None if found is None else self._note(started, producer, found)
+
+    def _note(
+        self, started: float, producer: Producer, found: Mapping[TopicPartition, ErrorCode]
+    ) -> Mapping[TopicPartition, ErrorCode]:
         self._metrics.verifications.add(self._clock.monotonic() - started)
         self._metrics.verification_failures += len(found)
         for key, code in found.items():

@@ -30,10 +30,13 @@ NONE = ErrorCode.NONE
 NOT_IN_TRANSACTION = ErrorCode.INVALID_TXN_STATE
 
 
-@pytest.fixture
-async def coordinator(bench: Bench) -> FakeCoordinator:
+@pytest.fixture(params=[False, True], ids=["with a wait", "at once"])
+async def coordinator(bench: Bench, request: pytest.FixtureRequest) -> FakeCoordinator:
+    """The coordinator on another broker, or on this broker."""
     await bench.create("t", 3)
-    return coordinator_of(bench)
+    fake = coordinator_of(bench)
+    fake.is_here = request.param
+    return fake
 
 
 async def read(bench: Bench) -> list[bytes | None]:
@@ -110,6 +113,7 @@ async def test_without_a_coordinator_the_producer_retries(bench: Bench) -> None:
 async def test_marker_during_the_verification_invalidates_it(
     bench: Bench, coordinator: FakeCoordinator
 ) -> None:
+    coordinator.is_here = False
     coordinator.held = asyncio.Event()
     late = asyncio.ensure_future(put(bench))
     await idle()

@@ -34,12 +34,14 @@ FOLLOWER = 2
 
 class FakeCoordinator:
     """A `TransactionVerifier`. `answer` is the code of every partition, or an error of the whole
-    request. If `held` is set, each verification waits for it."""
+    request. If `held` is set, each verification waits for it. If `is_here` is set, `verify_at_once`
+    answers."""
 
     def __init__(self) -> None:
         self.answer: ErrorCode | BrokerError = ErrorCode.NONE
         self.asked: list[tuple[str, int, int, list[TopicPartition]]] = []
         self.held: asyncio.Event | None = None
+        self.is_here = False
 
     async def verify(
         self,
@@ -52,6 +54,21 @@ class FakeCoordinator:
         answer = self.answer
         if self.held is not None:
             await self.held.wait()
+        if isinstance(answer, BrokerError):
+            raise answer
+        return dict.fromkeys(partitions, answer) if answer else {}
+
+    def verify_at_once(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode] | None:
+        answer = self.answer
+        if not self.is_here:
+            return None
+        self.asked.append((transactional_id, producer_id, producer_epoch, list(partitions)))
         if isinstance(answer, BrokerError):
             raise answer
         return dict.fromkeys(partitions, answer) if answer else {}

@@ -109,7 +109,10 @@ class Asking:
 
     def __init__(self) -> None:
         self.channels: dict[int, FakeChannel] = {}
-        self.verifier = Verifier(self._find, self._channel_to, HERE, self._verify_here)
+        self.verifier = Verifier(
+            self._find, self._channel_to, HERE, self._verify_here, self._verify_here_at_once
+        )
+        self.is_certain = False
         self.code_here = NONE
         self.error_here: BrokerError | None = None
 
@@ -120,6 +123,14 @@ class Asking:
         if self.error_here is not None:
             raise self.error_here
         return dict.fromkeys(keys, self.code_here)
+
+    def _verify_here_at_once(
+        self, transactional_id: str, producer_id: int, epoch: int, keys: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode] | None:
+        if self.error_here is not None:
+            raise self.error_here
+        is_here = transactional_id == f"tx-{HERE}"
+        return dict.fromkeys(keys, self.code_here) if is_here and self.is_certain else None
 
     @staticmethod
     async def _find(transactional_id: str) -> int:
@@ -298,6 +309,7 @@ async def test_request_to_another_broker_goes_over_a_connection(tmp_path: Path) 
             lambda _: RemoteCoordinator(lambda: endpoint, client_id="b", timeout_s=30),
             HERE,
             Asking()._verify_here,
+            Asking()._verify_here_at_once,
         )
         for _ in range(2):
             assert await verifier.verify("tx", 7, 0, [T0]) == {T0: unknown}
@@ -311,3 +323,18 @@ async def test_request_to_another_broker_goes_over_a_connection(tmp_path: Path) 
             await verifier.verify("tx", 7, 0, [T0])
         assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         await verifier.stop()
+
+
+def test_the_coordinator_here_may_answer_at_once() -> None:
+    asking = Asking()
+    assert asking.verifier.verify_at_once(f"tx-{HERE}", 7, 3, [T0]) is None
+    asking.is_certain = True
+    assert asking.verifier.verify_at_once(f"tx-{HERE}", 7, 3, [T0]) == {}
+    assert asking.verifier.verify_at_once("tx-9", 7, 3, [T0]) is None
+    asking.code_here = ErrorCode.PRODUCER_FENCED
+    found = asking.verifier.verify_at_once(f"tx-{HERE}", 7, 3, [T0])
+    assert found == {T0: ErrorCode.INVALID_PRODUCER_EPOCH}
+    asking.error_here = BrokerError(ErrorCode.NOT_COORDINATOR)
+    with pytest.raises(BrokerError) as caught:
+        asking.verifier.verify_at_once(f"tx-{HERE}", 7, 3, [T0])
+    assert caught.value.code is ErrorCode.NOT_COORDINATOR

@@ -176,7 +176,8 @@ class Stage:
     async def _verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, keys: list[str]
     ) -> str:
-        found = await self.coordinator.verify(transactional_id, producer, [*map(_key, keys)])
+        await self.coordinator.context.confirm_current()
+        found = self.coordinator.verify(transactional_id, producer, [*map(_key, keys)])
         return " ".join(f"{key}={_error(code)}" for key, code in found.items())
 
     def _begin(self, who: str, work: Coroutine[Any, Any, str | None]) -> None:

@@ -122,7 +122,8 @@ class World:
         await stored(lambda: self.coordinator.end(name, producer, is_commit=is_commit))
 
     async def verify(self, name: str, producer: ProducerIdAndEpoch) -> None:
-        found = await self.coordinator.verify(name, producer, KEYS)
+        await self.coordinator.context.confirm_current()
+        found = self.coordinator.verify(name, producer, KEYS)
         confirmed = {key for key, code in found.items() if code is ErrorCode.NONE}
         committed = self.committed_states()[name]
         assert confirmed <= committed.partitions
