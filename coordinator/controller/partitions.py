@@ -20,11 +20,11 @@ class PartitionStatus(enum.Enum):
     NON_EXISTENT = "NonExistent"
     """The partition was never created, or it is deleted."""
     NEW = "New"
-    """The partition is assigned to brokers, but never had a leader: it has no state node."""
+    """The partition is assigned to brokers, and has no state node."""
     ONLINE = "Online"
-    """The partition has a leader whose broker is live in the controller's context."""
+    """The state node names a leader whose broker is live in the controller's context."""
     OFFLINE = "Offline"
-    """The partition had a leader whose broker has ended or was restarted."""
+    """The state node names no leader, or the leader's broker has ended or was restarted."""
 
 
 LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = MappingProxyType(

@@ -2,8 +2,10 @@
 before other members can get these partitions.
 
 A partition is being revoked if a member owned it before, and this generation assigns it to no
-member. The next generation, which begins when that member rejoins, assigns the partition again. The
-coordinator tracks this, because a static member that restarts does not know that it has to rejoin.
+member. The next generation, which begins when that member rejoins, assigns the partition again.
+
+A static member that restarts usually gets its earlier assignment, without a new generation. But if
+it owned a partition that is being revoked, the coordinator begins a new generation.
 """
 
 from __future__ import annotations

@@ -61,10 +61,10 @@ def init_producer_id(
     new_id: int | None,
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
-    """Decide on InitProducerId. `previous` is the producer id and epoch that the last `Begin`
-    replaced. If a request still has these values, the producer did not get the answer to its last
-    InitProducerId. It then gets the current id and epoch again. `new_id` is an unused producer id;
-    None unless `needs_producer_id`."""
+    """Decide on InitProducerId. `previous` is the producer id and epoch that the producer had
+    before its last accepted InitProducerId. If the new request still has these values, the producer
+    did not get the answer to the last one. It then gets the current id and epoch again. `new_id` is
+    an unused producer id; None unless `needs_producer_id`."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)

@@ -33,9 +33,9 @@ GROUPS_AT_ONCE: Final = 50
 """The number of groups whose offsets are read at the same time. A group whose offsets are in
 ZooKeeper needs several answers, so reading one group after the other would be slow."""
 POSITIONS_IN_DETAIL_MAX: Final = 1_000
-"""The maximum number of committed partitions for which a report has the lag in bytes and seconds.
-With more partitions, a report has the lag in records only, because the lag in seconds costs a fetch
-of one batch from each partition with a lag."""
+"""The maximum number of committed offsets, of all groups together, for which a report has the lag
+in bytes and seconds. With more committed offsets, a report has the lag in records only, because the
+lag in seconds costs a fetch of one batch for each committed offset with a lag."""
 
 Position = tuple[TopicPartition, int]
 AskLag = Callable[[Sequence[Position], bool], Awaitable[Sequence[Lag | None]]]

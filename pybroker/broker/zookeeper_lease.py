@@ -88,7 +88,8 @@ class ZooKeeperLease:
             self.look()
 
     def look(self) -> None:
-        """Determine the level now, and call `changed` if the level has changed."""
+        """Determine which requests the broker may answer now (`level`). Call `changed` if `level`
+        has changed."""
         now, session_s = self._clock.boottime(), self._session_s()
         if now - self._beat_at > session_s:
             log.warning(

@@ -59,8 +59,8 @@ class GroupCommit:
             await asyncio.gather(*lanes, return_exceptions=True)
 
     def _sync_due(self, due: Flushable) -> bool:
-        """Request a sync of the log `due`, in any thread. Return False if the event loop does not
-        run: the log must then sync itself."""
+        """Request a sync of the log `due`. May be called from any thread. Return False if the event
+        loop is closed: the log must then sync itself."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return False

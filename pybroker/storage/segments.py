@@ -290,7 +290,8 @@ class Segments:
                 segment.close()
 
     def release(self) -> None:
-        """Close the files for good. The log cleaner replaces no segment any more."""
+        """Close the files for good. Later calls of `replace`, by the log cleaner, raise
+        StorageError."""
         with self._files:
             self._is_released = True
         self.close()

@@ -161,8 +161,9 @@ class _DecoderCompiler:
         self.source.line("else: p += 1")
 
     def nullable(self, attribute: str, allowed: bool, name: str) -> None:
-        """Write the code for a negative `n`, which means null: set `attribute` to None if null is
-        `allowed`, else raise MalformedInput."""
+        """Write the code for a negative length `n`, and begin the `else` branch, which the caller
+        continues. If null is `allowed`, the written code sets `attribute` to None for -1, and
+        raises MalformedInput for a lower length. If not, it raises MalformedInput."""
         source = self.source
         source.line("if n < 0:")
         source.indent()

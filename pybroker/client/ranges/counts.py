@@ -106,8 +106,9 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return the parts that end at or before `position` and differ from their count. A part is
-        returned only once. The caller must have added all batches below `position`."""
+        """Return the parts that end at or before `position`, and whose records differ from those
+        that were counted. A part is returned only once. The caller must have added all batches
+        below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []
@@ -121,7 +122,8 @@ class CountCheck:
 
 
 def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeFailed:
-    """Return the exception for a part of a range that differs from its count."""
+    """Return the exception for a part of a range that no longer has the records that were counted
+    when the snapshot was taken."""
     (first, beyond, records, _), now = difference
     if now < records:
         found = f"{now} are there now"

@@ -89,7 +89,8 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition with the name of its first era."""
+        """Return the partition under the name of its first era; None if `partition` is None, that
+        is, unknown."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]

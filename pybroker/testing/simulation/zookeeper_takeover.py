@@ -1,4 +1,5 @@
-"""The end of a session that an earlier process has left open at the simulated ZooKeeper."""
+"""Closes a ZooKeeper session that an earlier process of a broker left open, in a simulated
+cluster."""
 
 from __future__ import annotations
 
