@@ -1,6 +1,5 @@
-"""`pybroker TOOL ...`: finds the tool by its name and runs it. Only this tool's module is
-imported.
-"""
+"""`pybroker TOOL ...`: runs the tool with the name TOOL. The modules of the other tools are not
+imported."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ def aligned_due(now_s: float, wait_s: float) -> float:
     starts at `now_s` and waits for `wait_s`. If `wait_s` is at least TICK_S, the time is rounded
     down to a multiple of TICK_S.
 
-    A timer that repeats may start up to EARLY_S before a multiple of TICK_S, because the event loop
-    may call it too early. EARLY_S is added before the rounding, so that such a timer does not lose
-    a whole TICK_S.
+    The event loop may call a repeating timer up to EARLY_S before a multiple of TICK_S. Therefore
+    EARLY_S is added before the rounding. Otherwise the timer's next wait would be too short by
+    TICK_S.
     """
     due_s = now_s + wait_s
     return due_s if wait_s < TICK_S else math.floor((due_s + EARLY_S) / TICK_S) * TICK_S

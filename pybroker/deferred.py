@@ -14,10 +14,10 @@ U = TypeVar("U")
 
 
 class Deferred(Generic[T]):
-    """A result that is set later. Unlike an asyncio.Future, it calls its callbacks at once,
-    inside `set_result`. A callback that is added after `set_result` is never called. So a
-    function that returns a Deferred must not set the result itself: a later callback of the
-    event loop sets it."""
+    """A result that is set later. Unlike an asyncio.Future, a Deferred calls its callbacks at once,
+    inside `set_result`. A callback that is added after `set_result` is never called. So a function
+    that returns a Deferred must not call `set_result` before it returns: its caller has to add
+    callbacks first."""
 
     __slots__ = (
         "_callbacks",
@@ -68,8 +68,9 @@ class Deferred(Generic[T]):
         self._callbacks.append(callback)
 
     def set_result(self, result: object) -> None:
-        """Apply the steps of `then` to `result`, in order, and set what they return. Do nothing
-        after `cancel`."""
+        """Pass `result` through the steps of `then`, in order: each step receives what the step
+        before it returned. Set what the last step returned, or the exception that a step raised. Do
+        nothing after `cancel`."""
         if self._is_done:
             return
         try:

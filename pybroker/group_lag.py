@@ -1,7 +1,7 @@
 """The lag of a consumer group in a partition, for the client and for the broker's metrics.
 
-Callers must read the committed offsets before the log end offsets, so that no lag is negative. If a
-committed offset is nevertheless beyond the log end, the lag is 0.
+Callers must read the committed offsets before the high watermarks, so that no lag is negative. If a
+committed offset is nevertheless above the high watermark, the lag is 0.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of a group in a partition: in offsets, in bytes of the log, and as the age of the
-    oldest unread record. An unknown value is None."""
+    """The lag of a group in a partition: in offsets, in bytes of the log, and as the age (s) of the
+    oldest unread record. The bytes and the age are None if they are unknown."""
 
     records: int
     bytes: int | None = None
@@ -41,8 +41,8 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """The committed offsets and the lags of one group. A partition whose lag is unknown has no
-    entry in `lags`."""
+    """The committed offsets and the lags of one group. A partition whose lag in offsets is unknown
+    has no entry in `lags`."""
 
     group_id: str
     members: int = 0

@@ -145,8 +145,8 @@ class TimeMeter:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + weight
 
     def quantile_s(self, share: float) -> float:
-        """Return the quantile `share` (0 to 1) of the durations in seconds, rounded up by at most
-        an eighth. Return 0 if there are no durations."""
+        """Return the quantile `share` (0 to 1) of the durations in seconds. The result is at most
+        one eighth larger than the exact quantile. Return 0 if there are no durations."""
         return quantile_s(self.buckets, share)
 
 
@@ -218,7 +218,8 @@ class FetcherCounters:
 
 @dataclass(slots=True)
 class GroupCounters:
-    """Counts events, since the broker started, of the groups that the broker coordinates."""
+    """The number of completed rebalances, since the broker started, in the groups that the broker
+    coordinates."""
 
     # fmt: off
     completed_rebalances: int = gauge("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Rebalances since the broker's start that were completed by an assignment of the group's leader.")
@@ -285,9 +286,9 @@ class Metrics:
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """Return the counters of the topic. A topic without a replica on this broker has no
-        counters of its own, because clients could fill the memory with topic names. For such a
-        topic return the shared counters `gone`."""
+        """Return the topic's own counters if the topic has a replica on this broker, otherwise the
+        shared counters `gone`. Clients could fill the memory if every topic name that they send had
+        counters of its own."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:

@@ -157,10 +157,10 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """The command to answer Metadata requests with all live brokers, `brokers`, and with
-    `partitions`. If `extent` says that these are all partitions, the broker forgets every other
-    partition. It also forgets each partition of the command whose leader is
-    LEADER_DURING_DELETION."""
+    """The command to update the metadata with which a broker answers Metadata requests. `brokers`
+    has all live brokers. `partitions` has the partitions to store. The broker forgets a partition
+    whose leader is LEADER_DURING_DELETION. If the command completes a list of all partitions (see
+    `Extent`), the broker also forgets every partition outside of that list."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()

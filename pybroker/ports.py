@@ -89,8 +89,8 @@ class File(Protocol):
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
         """Return the bytes as `pread` does if all of them are in the page cache, otherwise None.
-        Never waits for the disk. When nothing refers to a long result any more, its memory is
-        reused."""
+        Never waits for the disk. The result may be a view of a shared buffer. The buffer is not
+        reused while a view of it exists."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -258,9 +258,9 @@ class Coord(Protocol):
         """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 without a session."""
 
     def silence(self) -> float:
-        """Return how many seconds ago (boottime) this process sent the latest write or sync that
-        ZooKeeper has answered. A read does not count, because a server without a quorum answers
-        reads, too."""
+        """Find the latest write or sync that ZooKeeper has answered. Return how many seconds ago
+        (boottime) this process sent that request. Reads do not count, because a server without a
+        quorum answers reads, too."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -372,8 +372,8 @@ class LeaderChannel(Protocol):
     ) -> Sequence[FetchedPartition]:
         """Fetch `positions` from the leader, and return the leader's results. `changed` names the
         partitions whose position may have changed since the last call (None: any may have changed).
-        In a fetch session (KIP-227), only these positions are sent. A partition without new data
-        may have no result."""
+        In a fetch session (KIP-227), each request after the first contains only partitions in
+        `changed`. A partition without new data may have no result."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
         """Return the leader's log start offset. Raise BrokerError if the leader does not lead the
@@ -471,10 +471,11 @@ class PartitionLog(Protocol):
     def append(
         self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
     ) -> int:
-        """Append `records`, at least one, as one batch with acks=all, and return the next offset.
-        `timestamp_ms` (since 1970) is the timestamp of every record. This method does not wait for
-        the in-sync replicas, and never yields to the event loop. If `producer` is given, it must be
-        a result of `verified`, and the batch is part of the producer's transaction.
+        """Append `records`, at least one, as one batch, and return the next offset. The ISR must be
+        large enough for acks=all. This method does not wait until the in-sync replicas have the
+        batch (see `committed`), and never yields to the event loop. `timestamp_ms` (since 1970) is
+        the timestamp of every record. If `producer` is given, it must be a result of `verified`,
+        and the batch is part of the producer's transaction.
 
         In addition to the errors of every method, raise BrokerError NOT_ENOUGH_REPLICAS or
         MESSAGE_TOO_LARGE. Raise INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not

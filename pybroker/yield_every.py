@@ -1,6 +1,7 @@
 """Lets a long loop yield to other tasks, since the broker serves all clients on one event loop.
 
-While a handler of the controller yields, no other handler of the controller runs.
+The controller handles one event at a time. So while one of its loops yields, the controller handles
+no other event.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads one offset range of a partition as Arrow batches, of a size that suits Spark."""
+"""Reads one offset range of a partition as Arrow batches. The batch size suits Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Counts the records of a snapshot, so that a later reader detects records removed by compaction.
 
-A range is divided into at most 64 parts, each with its own number of records. Each part ends at a
-batch boundary. A batch is decoded only if compaction has removed some of its records: the batch
-header does not show which offsets remain.
+A range is divided into at most 64 parts. Each part has the number of its records and a digest of
+their offsets. Each part ends at a batch boundary. If compaction has removed records of a batch, the
+batch is decoded, because its header does not show the offsets of the remaining records.
 """
 
 from __future__ import annotations

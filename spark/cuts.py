@@ -83,9 +83,9 @@ def compare(
     earlier: tuple[str, PartitionCut] | None,
     later: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
-    """Return the change of one partition between two snapshots. `earlier` and `later` are the topic
-    id and the range of the partition in each snapshot. One of them may be None: that snapshot lacks
-    the partition."""
+    """Return the change of one partition between two snapshots. `earlier` and `later` are pairs,
+    one for each snapshot: (topic id, range of the partition). If a snapshot lacks the partition,
+    its pair is None. At most one pair is None."""
     old, new = earlier and earlier[1], later and later[1]
     if earlier is None or old is None:
         assert new is not None

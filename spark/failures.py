@@ -1,5 +1,6 @@
-"""Turns an error in a Spark worker into one line for the user. A PybrokerError loses its stack
-trace, because its message is complete; other errors keep theirs."""
+"""Shortens Spark's errors for the user. A worker hides the stack trace of a PybrokerError, because
+the message is complete. A worker keeps the stack trace of any other error. `reason` returns one
+line for any error."""
 
 from __future__ import annotations
 

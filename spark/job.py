@@ -1,5 +1,5 @@
-"""Runs a job as a script: `spark-submit .../pybroker/spark/job.py orders.yaml` and `python -m
-pybroker.spark.job orders.yaml` equal `pybroker etl run orders.yaml`."""
+"""The script that runs a job. `spark-submit .../pybroker/spark/job.py orders.yaml` and `python -m
+pybroker.spark.job orders.yaml` do the same as `pybroker etl run orders.yaml`."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ def _check_keys(batch: pa.RecordBatch, wanted: PartitionRange) -> None:
 def _completed(
     batch: pa.RecordBatch, wanted: PartitionRange, names: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return the batch with exactly the columns `names`. The columns topic and partition, which are
-    the same in all rows, are added first."""
+    """Return a batch with exactly the columns `names`. The columns topic and partition are filled
+    from `wanted`. The other columns are taken from `batch`."""
     same: dict[str, Any] = {
         "topic": pa.scalar(wanted.topic, pa.string()),
         "partition": pa.scalar(wanted.partition, pa.int32()),

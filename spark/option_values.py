@@ -1,6 +1,5 @@
-"""Parses the text of an option into a value. Each function returns the value, or raises ValueError.
-The error's text, such as "must be ...", is the end of a sentence. The caller puts the option's name
-before the text."""
+"""Parsers for the text of an option. A parser returns the option's value, or raises ValueError with
+a message such as "must be true or false". The caller puts the option's name before the message."""
 
 from __future__ import annotations
 
@@ -65,8 +64,8 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def size(text: str) -> int:
-    """Return the bytes of a size such as `128m`, `64k` or a plain number. Units are powers of
-    1024."""
+    """Return the number of bytes that a text such as `128m`, `64k` or `4096` means. Units are
+    powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     number = int(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
     if not 0 < number <= INT64_MAX:
@@ -75,8 +74,8 @@ def size(text: str) -> int:
 
 
 def size_up_to_a_gigabyte(text: str) -> int:
-    """Return the bytes of a size. The size is at most 1 GiB, because Arrow's offsets have 32
-    bits."""
+    """Return the number of bytes, as `size` does. More than 1 GiB is an error, because Arrow's
+    offsets have 32 bits."""
     number = size(text)
     if number > 2**30:
         raise ValueError(f"must be at most 1g, not {shown(text)}")

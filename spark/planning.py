@@ -69,8 +69,9 @@ class SnapshotSpec:
     (names), `pattern` (a regular expression for a part of a topic's name) or `partitions` (by
     topic).
 
-    With `since`, `starts` is ignored: a partition that is in `since` starts where its range in
-    `since` ends, and any other partition starts at its log start offset.
+    `since` is an earlier snapshot. If `since` is set, `starts` is ignored: the range of a partition
+    starts at the end of the partition's range in `since`. If `since` does not have the partition,
+    the range starts at the log start offset.
     """
 
     topics: Sequence[str] = ()
@@ -279,8 +280,8 @@ class _Responses:
 
 
 async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotSpec) -> _Responses:
-    """Return the responses to all offset requests, sent at once. Raises SnapshotError if a response
-    has an error."""
+    """Send all offset requests concurrently, and return the responses. Raises SnapshotError if a
+    bound is invalid, or if an offset cannot be looked up."""
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
     starts = {} if spec.since else _timestamps(keys, spec.starts, "start")
     ends = _timestamps(keys, spec.ends, "end")
@@ -395,7 +396,8 @@ def _offset_of(
     faults: list[str],
 ) -> int:
     """Return the offset of `bound`, which is the start or the end (`side`) of the partition's
-    range. If the partition has no such offset, add a fault to `faults`."""
+    range. Add a fault to `faults` if `bound` is above the latest offset. Also add a fault if
+    `bound` is an AtTime without a matching record, unless `or_latest` is True."""
     first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset

@@ -117,9 +117,9 @@ class FrozenReader(DataSourceReader):
         return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
-        """Return a range for each task. Spark calls this each time it plans the query, in a
-        separate process. The brokers are asked only for sizes and batch boundaries, because the
-        ends of the ranges are fixed."""
+        """Return a range for each task. Spark calls this method each time a query is planned; the
+        call runs in a separate process. The brokers are asked only for sizes and batch boundaries,
+        because the ends of the ranges are fixed."""
         with in_one_line():
             return [InputPartition(each) for each in _pieces(self._frozen)]
 

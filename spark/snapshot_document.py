@@ -133,8 +133,9 @@ class DocumentReader:
 
 
 def _counted(row: object, first: int, end: int) -> Counted | None:
-    """Return a counted part of a range from a row of the document; None if the row is malformed.
-    The part begins at offset `first`, and must end at or before `end`."""
+    """Parse an entry of "counts": [end offset, number of records, digest]. Return None if the
+    entry is malformed. The counted part begins at offset `first`. The end offset must be at most
+    `end`."""
     if not isinstance(row, list) or len(row) != 3 or any(type(each) is not int for each in row):
         return None
     beyond, records, digest = row

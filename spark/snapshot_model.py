@@ -8,11 +8,11 @@ The form of the document:
      "topics": {"orders": {"topicId": "...", "partitions":
          {"0": {"start": 100, "end": 250, "logStart": 0, "leaderEpoch": 7}}}}}
 
-If records were counted, the version is 2, so that a program that does not compare counts refuses
-the document. Each partition then has the field "counts". For example, [[180, 75, 6117254], [250,
-70, 8192903]] means 75 records from the start of the range up to, not including, offset 180, and 70
-records from offset 180 up to, not including, offset 250. The third number is the digest of the
-offsets of these records.
+If records were counted, the version is 2. A program that supports only version 1 then refuses the
+document, instead of ignoring the counts. Each counted partition has the field "counts". For
+example, [[180, 75, 6117254], [250, 70, 8192903]] means 75 records from the start of the range up
+to, not including, offset 180, and 70 records from offset 180 up to, not including, offset 250. The
+third number is the digest of the offsets of these records.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """The version of the document. A document with record counts has a higher version, so that
-        a program that does not compare counts refuses the document."""
+        """The version of the document: 2 if records were counted, otherwise 1."""
         has_counts = any(cut.counts for _, cut in self._cuts().values())
         return VERSION_WITH_COUNTS if has_counts else VERSION
 
@@ -138,9 +137,9 @@ class Snapshot:
         (`bool()`) if its list `problems` is empty. Its `warnings` name topics from which compaction
         may have removed records.
 
-        With `recount`, the records in ranges with record counts are counted again. This happens
-        only if the brokers' answers show no problems. `conf` are client options with Kafka's names.
-        Raises ConfigError if an option is invalid, and NoBrokers if no broker answers.
+        If `recount` is set and the brokers' responses show no problem, the records in ranges with
+        record counts are counted again. `conf` are client options with Kafka's names. Raises
+        ConfigError if an option is invalid, and NoBrokers if no broker answers.
         """
         given = {**(conf or {}), "bootstrap.servers": self._servers(bootstrap)}
         options, _ = parse_range_options(given)

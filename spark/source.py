@@ -1,6 +1,8 @@
 """The data source that Spark registers: `spark.read.format("pybroker").option(...).load()`.
 
-Spark imports this module in every session, so other modules are imported at the first read."""
+Spark imports this module in every session. To keep the import fast, the module `reading` is
+imported only at its first use.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Splits the ranges of a snapshot into pieces, one piece for each task.
 
 The pieces of a range cover exactly the range. In a range with record counts, each piece after the
-first begins at the end of a counted part, so that each task can compare its count. In a range
-without record counts, each piece after the first begins at the start of a batch, so that no batch
-is fetched and decoded twice.
+first begins at the end of a counted part, so that one task reads all records of a counted part and
+can check their number. In a range without record counts, each piece after the first begins at the
+start of a batch, so that no batch is fetched and decoded twice.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ async def change_in_zookeeper(connect: str, args: Args) -> None:
     if args.type not in (TOPICS, BROKERS):
         raise Failure(
             f"--zookeeper cannot be used for {args.type}: the brokers do not support"
-            " credentials yet"
+            " SCRAM credentials yet"
         )
     async with cluster_nodes(connect) as coord:
         await (_alter if args.alter else _describe)(coord, args)

@@ -195,8 +195,8 @@ def _snapshot_fault(data: bytes) -> str | None:
 
 
 class _Positions:
-    """Finds positions in an offset index. If the offsets ascend from call to call, the file is read
-    only once."""
+    """Looks up offsets in an offset index, and finds their positions in the log. If the offsets
+    ascend from call to call, the index is read only once."""
 
     def __init__(self, path: Path, base: int) -> None:
         self._entries = iter(_offset_entries(path, base)) if path.exists() else iter(())

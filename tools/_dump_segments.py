@@ -83,8 +83,8 @@ class LogView:
 
 @dataclass(slots=True)
 class Complaints:
-    """The faults found in the files. Each field maps the absolute path of a file to the pairs of
-    numbers that Kafka's tool prints."""
+    """The faults found in the files. Each field maps the absolute path of a file to pairs of
+    offsets or timestamps. `lines` shows the meaning of each number."""
 
     mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     time_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)

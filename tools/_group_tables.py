@@ -30,8 +30,9 @@ COORDINATOR_WIDTH = 25
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
     """One partition of a group: the committed offset, the lag, and the assigned member. `committed`
-    is None if the group has no committed offset; only the log end offset in `lag` is then valid.
-    `member` is None if the partition is not assigned."""
+    is None if the group has no committed offset. In this case, the offsets of the log in `lag` are
+    valid, but the lag in records, bytes and seconds is not. `member` is None if the partition is
+    not assigned."""
 
     partition: TopicPartition
     committed: int | None
@@ -71,7 +72,8 @@ def offset_rows(
 
 
 def group_list(groups: Sequence[GroupListing], *, types: bool, states: bool) -> list[str]:
-    """Return the lines of `consumer-groups --list` with --type (`types`) or --state (`states`)."""
+    """Return the lines of `consumer-groups --list`. `types` adds the column TYPE, `states` the
+    column STATE."""
     width = max((GROUP_WIDTH, *(len(group.group_id) for group in groups))) + LIST_MARGIN
     titles = ["GROUP", *(["TYPE"] if types else []), *(["STATE"] if states else [])]
     rows = [
@@ -134,8 +136,9 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
     """Return the table of `consumer-groups --describe --members`. `verbose` adds the column
-    ASSIGNMENT. `shown` is the result of `show_state`: if it is True, the columns are as wide as
-    their values, otherwise the columns have Kafka's default widths. Raises MalformedInput."""
+    ASSIGNMENT. `shown` is the result of `show_state`. If `shown` is True, the columns are as wide
+    as their values. If `shown` is False, the columns have Kafka's default widths. Raises
+    MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()

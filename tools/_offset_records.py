@@ -12,8 +12,9 @@ from pybroker.tools._cli import Failure
 
 
 def offset_record_text(record: Record) -> tuple[str | None, str | None]:
-    """Return the texts of a record's key and value. For an undecodable record the key's text is an
-    error line. Raises Failure for a record without a key."""
+    """Return a record's key and value as text. If the record cannot be decoded, return a line that
+    says so instead of the key, and None instead of the value. Raises Failure for a record without a
+    key."""
     if record.key is None:
         raise Failure(
             f"the record at offset {record.offset} has no key: --offsets-decoder is for the"

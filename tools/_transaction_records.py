@@ -12,8 +12,9 @@ _VERSION_SIZE = 2
 
 
 def transaction_record_text(record: Record) -> tuple[str | None, str | None]:
-    """Return the texts of a record's key and value. For an undecodable record the key's text is an
-    error line. Raises Failure for a record without a key."""
+    """Return a record's key and value as text. If the record cannot be decoded, return a line that
+    says so instead of the key, and None instead of the value. Raises Failure for a record without a
+    key."""
     if record.key is None:
         raise Failure(
             f"the record at offset {record.offset} has no key: --transaction-log-decoder is for"

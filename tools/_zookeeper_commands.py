@@ -76,22 +76,23 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The path of the node. Raises ShellError if the word is not a valid path."""
+        """The path of the node: the first word. Raises ShellError if the path is not valid."""
         check_path(self.words[0])
         return self.words[0]
 
     @property
     def version(self) -> int:
-        """The expected version of the node; -1 accepts any version. Raises ShellError."""
+        """The expected version of the node: the value of -v. Without -v, the version is -1, which
+        matches any version. Raises ShellError if the value of -v is not an integer."""
         return _number(self.options.get("v", "-1"), "-v")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the shell. `options` are its option letters in getopt's form. After the options,
-    the command takes at least `least` words and at most `most` words (None: any number). A command
-    line with more than `most` words has ZooKeeper's deprecated form, in which the last word stands
-    for a watch or a version."""
+    the command needs at least `least` words. More than `most` words (None: any number) are
+    ZooKeeper's deprecated form: a notice is printed, and the extra words set a watch. For `delete`,
+    the extra words have no effect."""
 
     usage: str
     run: Callable[[Session, Call], None]

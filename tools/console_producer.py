@@ -59,11 +59,11 @@ class LineFormat:
 
     def parse(self, line: bytes, number: int) -> Line:
         """Return the headers, the key and the value in a line. `number` is the line number for
-        error messages. Raises Failure for a missing separator.
+        error messages. Raises Failure for a missing separator, unless ignore.error is true.
 
-        With ignore.error=true, a missing separator is no error. If the line lacks the headers
-        delimiter, the record has no headers. If the line lacks the key separator, the record has no
-        key. If a header lacks its separator, the value of the header is empty.
+        With ignore.error=true, a line without the headers delimiter gives a record without headers.
+        A line without the key separator gives a record without a key. A header without its
+        separator has an empty value.
         """
         rest, headers = line, b""
         if self.parse_headers:
@@ -247,9 +247,10 @@ def command(
 async def send_lines(
     producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
-    """Send every line that `read` returns. With `sync`, wait for the acknowledgement of each line
-    before the next line is sent. Return the exit code: 1 if a record was not delivered, otherwise
-    0. If a line is malformed, send all lines before it, then raise Failure."""
+    """Send every line of the input, which `read` returns in chunks. With `sync`, wait for the
+    acknowledgement of each line before the next line is sent. Return the exit code: 1 if a record
+    was not delivered, otherwise 0. If a line is malformed, send all lines before it, then raise
+    Failure."""
     failures = Failures(topic)
     number = 0
     async with producer:

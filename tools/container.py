@@ -145,9 +145,9 @@ def _execute(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Raise Failure unless the broker that these variables configure answers a request. The value
-    of advertised.listeners is not used, because a start script may set it for the broker's process
-    only."""
+    """Raise Failure unless the broker that `environment` configures answers a request. The value of
+    advertised.listeners is not used: a start script may set this option for the broker's process
+    only, and then `environment` lacks it."""
     settings = _settings(environment)
     properties = dict(settings.properties)
     properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")

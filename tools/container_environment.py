@@ -204,8 +204,8 @@ def read_settings(
 
 
 def option_name(variable: str) -> str:
-    """Return the option that a variable sets, spelled as in Kafka. If the option is unknown, it is
-    in lower case."""
+    """Return the name of the option that a variable sets, spelled as in Kafka. The name of an
+    unknown option is returned in lower case."""
     prefix = next(prefix for prefix in OWN_PREFIXES if variable.startswith(prefix))
     marks = {1: ".", 2: "_", 3: "-"}
     name = re.sub(

@@ -1,9 +1,9 @@
-"""Creates the topics in KAFKA_CREATE_TOPICS as soon as the container's broker answers, in a thread
-of the broker's process.
+"""A thread of the broker's process that creates the topics in KAFKA_CREATE_TOPICS as soon as the
+container's broker answers.
 
 The thread connects to the broker's own listener, because the advertised listener may be reachable
-only from outside the container. If a topic cannot be created, this is logged, and the broker keeps
-running.
+only from outside the container. If a topic cannot be created, an error is logged, and the broker
+keeps running.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ async def _create_all(wanted: tuple[WantedTopic, ...], listener: Listener) -> No
 
 
 async def _create(left: dict[str, WantedTopic], listener: Listener) -> None:
-    """Ask the broker once to create all topics in `left`. Remove from `left` each topic that was
-    created or that cannot be created. Raises ClientError."""
+    """Send the broker one request to create all topics in `left`. Afterwards `left` contains only
+    the topics whose creation has to be tried again. Raises ClientError."""
     connection = await Connection.open(
         listener.host, listener.port, client_id="create-topics", timeout_s=_ANSWER_SECONDS_MAX
     )

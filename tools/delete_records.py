@@ -51,7 +51,7 @@ VERSION = 1
 def command(
     bootstrap_server: str, offset_json_file: str, config_file: str | None, output_format: str
 ) -> None:
-    """Delete the records of partitions below given offsets.
+    """For each partition in the JSON file, delete the records below the given offset.
 
     If the deletion fails for a partition, the partition's line contains the error. The exit code is
     0 even then.

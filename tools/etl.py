@@ -82,8 +82,8 @@ def run_command(
     report: str | None,
     output_format: str,
 ) -> None:
-    """Read all new records into the job's table. With max-bytes-per-run, this may take several
-    runs.
+    """Read all new records into the job's table. If the job file sets max-bytes-per-run, the
+    command may execute several runs of the job.
 
     A run that was interrupted is repeated first, with the same offsets. Several processes may run
     the same job: exactly one of them commits each run.

@@ -178,8 +178,8 @@ def choose(
 
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
-    """Print a line with the offset of each partition. A partition without a matching record has no
-    line. Print errors on standard error. Return the exit code."""
+    """Print the partitions with their offsets, one partition per line. A partition without a
+    matching record is left out. Print errors on standard error. Return the exit code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:
             click.echo(

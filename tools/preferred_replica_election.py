@@ -1,8 +1,9 @@
 """The command `pybroker preferred-replica-election`, equivalent to Kafka's
 kafka-preferred-replica-election, with the messages of Kafka 2.8.
 
-Unlike Kafka's tool, it waits until the controller has removed the election node in ZooKeeper, and
-reports each preferred replica that is not the leader."""
+Unlike Kafka's tool, the pybroker command waits until the controller has removed the election node
+in ZooKeeper. The command then reports each preferred replica that is not the leader.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +173,8 @@ def _setter(changed: asyncio.Event) -> Callable[[WatchEvent], None]:
 
 
 async def _report(coord: Coord, chosen: Replicas) -> None:
-    """Print each preferred replica that is not the leader. Raises Failure if there is one."""
+    """Print each preferred replica that is not the leader. Raises Failure if at least one preferred
+    replica is not the leader."""
     await coord.sync(paths.TOPICS)
     states, _ = await read_states(coord, chosen)
     live = set(await coord.children(paths.BROKER_IDS))

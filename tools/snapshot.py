@@ -43,7 +43,8 @@ def command() -> None:
     repeatedly.
 
     A snapshot is a small JSON document. For each partition it contains the start and the end of the
-    range, and the facts from which a reader detects that the range has changed.
+    range. The document also contains topic ids, leader epochs and log starts. A reader uses these
+    values to detect that records of a range were removed or replaced.
     """
 
 
@@ -180,15 +181,15 @@ def diff(old: str, new: str, output_format: str) -> None:
 
 
 def _conf(config_file: str | None) -> dict[str, str]:
-    """Return the client's options. By default a partition without a leader for LEADERLESS_MS is an
-    error."""
+    """Return the client's options in the file. If the file does not set leaderless.timeout.ms, the
+    option is LEADERLESS_MS."""
     given = read_properties(config_file) if config_file else {}
     return {"leaderless.timeout.ms": str(LEADERLESS_MS), **given}
 
 
 class CountingLine:
-    """Prints the progress of counting in one line of a terminal, erased at the end. Nothing is
-    printed if standard error is no terminal."""
+    """Prints the progress of counting on one line of a terminal, and erases the line at the end.
+    Nothing is printed if `out` is not a terminal."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

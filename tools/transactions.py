@@ -71,7 +71,8 @@ HANGING_TITLES: Final = (
 
 
 class Transactions(Tool, click.Group):
-    """The group of subcommands, which have the options of every tool, such as --debug."""
+    """The group of subcommands. The group and each subcommand have the options --debug and
+    --version."""
 
     command_class = Tool
 
@@ -403,8 +404,8 @@ def show(titles: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bo
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return the lines of a table. All values of a column have the same width, with a tab after
-    each."""
+    """Return the lines of a table. Each value is padded to the width of its column. A tab follows
+    each value."""
     texts = [titles, *([NONE if value is None else str(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [

@@ -1,5 +1,5 @@
 """The command `pybroker zookeeper-server-start`, equivalent to Kafka's zookeeper-server-start. It
-runs the ZooKeeper server that `pybroker start` embeds."""
+starts a ZooKeeper server from the same jar files as the embedded ZooKeeper of `pybroker start`."""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ class Shell:
         self._closed = False
 
     def run_standard_input(self) -> int:
-        """Run the commands of standard input until its end or `quit`. Return the exit code of the
-        last command."""
+        """Run the commands from standard input. Stop at the end of the input, or at `quit`. Return
+        the exit code of the last command."""
         on_terminal = sys.stdin.isatty()
         click.echo("Welcome to ZooKeeper!")
         click.echo(f"JLine support is {'enabled' if on_terminal else 'disabled'}")

@@ -1,6 +1,6 @@
-"""The controller's requests to the brokers. While the controller handles one event (a round), the
-notifier collects the changes. At the end of the round it queues them for the sender of each live
-broker."""
+"""The controller's requests to the brokers. A round is the handling of one event by the controller.
+During the round, the notifier collects the changes of partitions. At the end of the round, the
+notifier queues these changes for the sender of each live broker."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class BrokerNotifier:
             sender.work.set_brokers(brokers)
 
     async def move(self, broker_ids: Iterable[int]) -> None:
-        """Connect to these live brokers at their new endpoints. This does not tell other brokers
-        the new endpoints; the next `open` does."""
+        """Connect to these live brokers at their new endpoints. The caller then has to call `open`,
+        which tells all brokers the new endpoints."""
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
             await self._senders[broker_id].move(broker, self._channels(broker))
@@ -166,10 +166,12 @@ class BrokerNotifier:
         """Let the sender send roles (LeaderAndIsr) and metadata of partitions (UpdateMetadata) from
         now on.
 
-        A broker removes each replica or partition that a request with Extent.ALL does not name. So
-        the first UpdateMetadata has Extent.ALL only if the controller could read all topics. For
-        the first LeaderAndIsr there is a second condition: every partition with a replica on the
-        broker has a stored state.
+        With Extent.ALL a broker removes each replica or partition that the request does not name.
+        So the first request of each kind has Extent.ALL only in these cases:
+
+        - UpdateMetadata: the controller could read all topics.
+        - LeaderAndIsr: the controller could read all topics, and every partition with a replica on
+          the broker has a stored state.
         """
         whole = not self._context.damaged
         lacks_state = any(

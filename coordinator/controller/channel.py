@@ -1,8 +1,8 @@
 """The controller's requests to one broker: the pending work, and the task that sends the requests.
 
-`PendingWork` does no I/O. In it newer facts replace older unsent facts, and the commands come in an
-order that brokers can apply. `BrokerSender` owns the task, which repeats failed requests until the
-broker's registration ends.
+`PendingWork` does no I/O. New facts replace outdated facts that are still unsent. `take` returns
+the commands in an order that brokers can apply. `BrokerSender` owns the task, which repeats failed
+requests until the broker's registration ends.
 """
 
 from __future__ import annotations

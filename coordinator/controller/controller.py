@@ -170,8 +170,8 @@ class Controller:
         self._enqueue(ControllerChanged())
 
     async def stop(self) -> None:
-        """Stop handling events. If this broker is the controller, resign, and wait at most
-        `stop_timeout_s` for ZooKeeper. Idempotent."""
+        """Stop handling events. If this broker is the controller, resign; give up the resignation
+        after `stop_timeout_s`. Idempotent."""
         self._stopping = True
         await self._task.stop()
         won = None if self._is_over() else self._won

@@ -25,9 +25,9 @@ class Circumstances:
 
     - `hosts`: the live brokers that can use their replica
     - `candidates`: the hosts that are not in controlled shutdown
-    - `stale`: the members of the ISR that have not been in sync since their broker ended or
-      restarted
-    - `required`: min.insync.replicas, at most the number of replicas
+    - `stale`: the replicas that are still in the stored ISR, but have not caught up since their
+      broker ended or restarted
+    - `required`: min.insync.replicas, or the number of replicas if that is smaller
     - `unclean`: whether the topic allows a leader that may lack committed records
     - `yielding`: the brokers that refused to lead the partition
     """
@@ -60,7 +60,7 @@ def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None
     A new partition gets the first live assigned replica as leader, and all live replicas as ISR. If
     the leader is lost, one write sets the new leader and the smaller ISR. If only followers are
     lost, they leave the ISR in a new leader epoch. If no replica may lead, the partition gets no
-    leader and keeps its ISR, whose members have all committed records (KAFKA-5083).
+    leader and keeps its ISR, because every ISR member has all committed records (KAFKA-5083).
     """
     state = partition.state
     if state is None:

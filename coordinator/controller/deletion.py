@@ -5,8 +5,9 @@ First, UpdateMetadata with leader LEADER_DURING_DELETION makes all brokers forge
 live brokers delete their replicas and confirm; dead brokers do not delay the deletion. Then the
 controller removes the nodes below the topic's nodes. One last multi removes the topic's own nodes
 together with the deletion request. If a controller ends before this multi, the next controller
-finds the request and starts the deletion again. The multi also removes the topic id's node, so that
-a late write cannot apply to a recreated topic (`zookeeper/topic_nodes.py`).
+finds the request and starts the deletion again. The multi also removes /pybroker/topic_ids/<id>,
+the node that every write to the topic's nodes checks. So a late write fails, even if a topic with
+this name was created again (`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The election of the controller: standing for election, proving the win, resigning.
+"""The election of the controller: standing for election, reading which broker has won, resigning.
 
 A broker wins by one multi (KAFKA-6082). The multi creates the ephemeral /controller, and increases
-the number in /controller_epoch by one. It fails if /controller_epoch has changed since the broker
-read it. Each later write of the controller checks that /controller_epoch still has the version that
-the multi gave it. So ZooKeeper refuses the writes of a replaced controller.
+the number in /controller_epoch by one. The multi fails if /controller_epoch has changed since the
+broker read it. Each later write of the controller checks that /controller_epoch has not changed
+since this multi. So ZooKeeper refuses the writes of a replaced controller.
 """
 
 from __future__ import annotations

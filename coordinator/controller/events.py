@@ -1,5 +1,6 @@
 """The controller's events. An event tells what may have changed; its handler reads the present
-data. If the queue already has an equal event, a new one is dropped, so all events are hashable."""
+data. The controller's queue drops an event that equals a waiting event. The queue finds equal
+events by hash, so all events are hashable."""
 
 from __future__ import annotations
 
@@ -102,8 +103,9 @@ class ElectionType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The result of one leader election. If `code` is NONE, `leader` is the leader. Otherwise
-    `code` tells why there was no election, and `message` (None: no message) explains it."""
+    """The result of one leader election. If `code` is NONE, `leader` is the leader. Otherwise there
+    was no election: `code` is the reason, and `message` describes the reason (None: no
+    description)."""
 
     code: ErrorCode
     message: str | None = None

@@ -29,7 +29,7 @@ def offline(
 ) -> Elected | None:
     """Return a new leader for a partition whose leader is lost; None if no replica may lead.
 
-    The choice is the first of these, and among equals the first in the assignment:
+    The candidates have four ranks, best first. Within a rank, the order of the assignment decides:
 
     - a live member of the ISR whose broker has not restarted since it was last in sync;
     - a live member of the ISR whose broker has restarted (`stale`); it alone becomes the new ISR;

@@ -95,9 +95,9 @@ class LogDirFailures:
             return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
-        """Record a broker's answer to LeaderAndIsr. After `ReplicasRefused`, the replicas in the
-        event count as offline on this broker. After `ReplicasAccepted`, they no longer do. Return
-        the partitions for which this changed.
+        """Record a broker's answer to LeaderAndIsr. A recorded refusal makes the broker's replicas
+        of the refused partitions offline. An acceptance ends the offline status. Return the
+        partitions whose replica on the broker has become offline or has stopped being offline.
 
         If the broker has a failed log directory, every refusal is recorded. Otherwise a refusal is
         recorded only if the broker leads the partition and another replica can take over. A refusal

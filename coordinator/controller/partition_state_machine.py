@@ -157,9 +157,9 @@ class PartitionStateMachine:
                 log.warning("parent node not created node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Read the states whose writes were refused or not answered. Such a write may have been
-        applied by an attempt whose reply was lost. Return the partitions that need a new
-        decision."""
+        """Read the states after writes that ZooKeeper refused or did not answer. A refused write
+        may be in ZooKeeper all the same: the first attempt was applied, its reply was lost, and the
+        second attempt was refused. Return the partitions that need a new decision."""
         keys = [write.topic_partition for write in refused]
         try:
             nodes, damaged = await read_states(self._coord, keys)

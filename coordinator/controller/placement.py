@@ -1,4 +1,5 @@
-"""The placement of new replicas by Kafka's own rule, so that Kafka's tools predict it correctly."""
+"""The placement of new replicas. It follows Kafka's own rule, so Kafka's tools predict the
+placement correctly."""
 
 from __future__ import annotations
 

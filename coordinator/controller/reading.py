@@ -105,7 +105,7 @@ async def read_states(
     coord: Coord, topic_partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, StateNode], set[TopicPartition]]:
     """Return (partition -> state node, partitions whose state node cannot be parsed). The caller
-    must not change the partitions of the second set."""
+    must not overwrite a state node that cannot be parsed."""
     damaged: set[TopicPartition] = set()
 
     async def one(topic_partition: TopicPartition) -> StateNode | None:

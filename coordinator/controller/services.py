@@ -28,9 +28,10 @@ from pybroker.ports import Clock, Coord, Rng
 
 @dataclass(frozen=True, slots=True)
 class RebalanceSettings:
-    """Kafka's leader.imbalance.* options: the percentage of a broker's partitions that other
-    brokers may lead, and the interval of the checks. The first check is `first_check_s` after the
-    controller's election."""
+    """Kafka's leader.imbalance.* options. A check moves leadership back to a broker if more than
+    `imbalance_percentage` percent of the partitions whose preferred replica is on that broker have
+    another leader. `interval_s` is the time between checks. The first check is `first_check_s`
+    after the controller's election."""
 
     imbalance_percentage: int
     interval_s: float

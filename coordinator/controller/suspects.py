@@ -36,10 +36,10 @@ def longest(
     """Return the replicas with the longest log, in the order of the assignment. Logs are compared
     by their last leader epoch, and logs with the same epoch by their end offset.
 
-    `hosts` are the live brokers that may lead. Return an empty sequence unless every assigned
-    replica is on one of them, and has reported its log end in the partition's present leader epoch.
-    A log whose last leader epoch is later than the partition's leader epoch is damaged: its replica
-    is never in the result.
+    `hosts` are the live brokers that may lead. The result is empty if an assigned replica is not on
+    one of `hosts`. The result is also empty if an assigned replica has not reported its log end in
+    the partition's present leader epoch. A log whose last leader epoch is later than the
+    partition's leader epoch is damaged: its replica is never in the result.
     """
     state = partition.state
     assert state is not None

@@ -1,4 +1,5 @@
-"""Requests about topics that any broker handles: create a topic, read it, request its deletion.
+"""Topic requests: create a topic, read a topic, request the deletion of a topic. Any broker can
+handle these requests.
 
 The functions write the same nodes as Kafka's own tools, without a check of the controller epoch.
 The controller's watches fire on these nodes, and the controller does the rest.
@@ -193,8 +194,9 @@ async def topic_names(coord: Coord) -> set[str]:
 
 
 async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> None:
-    """Ask the controller to delete the topic if it still has this topic id. Raises BrokerError
-    UNKNOWN_TOPIC_ID; CoordError."""
+    """Check that the topic `name` still has the id `topic_id`, and ask the controller to delete the
+    topic. Raises BrokerError UNKNOWN_TOPIC_ID if the id differs or the topic does not exist;
+    CoordError."""
     try:
         await topic_nodes.apply(coord, (name, topic_id), CreateOp(paths.delete_topic(name)))
     except NoNode as error:

@@ -91,8 +91,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The ids of the member in a heartbeat, commit or leave request. An operator's removal of a
-    static member has an instance id and no member id."""
+    """The ids of the member in a heartbeat, commit or leave request. If an operator removes a
+    static member, the leave request has an instance id and an empty member id."""
 
     member_id: str
     instance_id: str | None = None

@@ -401,8 +401,9 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_unreplicated(self) -> ErrorCode:
-        """Return the error code for a group's members if a record of the group was not replicated:
-        NOT_COORDINATOR if another broker may be the coordinator, else REBALANCE_IN_PROGRESS."""
+        """Return the error code that a group's members get after a record of the group was not
+        replicated. The code is NOT_COORDINATOR if another broker may be the coordinator, otherwise
+        REBALANCE_IN_PROGRESS."""
         try:
             self.context.require_current()
         except BrokerError as error:

@@ -23,10 +23,10 @@ def expire(group: Group, effects: Effects) -> None:
 
 
 def restart_deadlines(group: Group, effects: Effects) -> None:
-    """Restart the members' session timeouts and the deadlines of the rebalance at `effects.now`,
-    because members could not meet them while this broker was paused. Three deadlines stay as they
-    are: the one of a new member's first JoinGroup, the one of an unused member id, and the initial
-    delay of a group that was empty."""
+    """Restart the members' session timeouts and the rebalance deadlines. All of them run from
+    `effects.now` again, because the members could not meet the old deadlines while this broker was
+    paused. Three deadlines do not change: the deadline of a new member's first JoinGroup, the
+    deadline of an unused member id, and the initial rebalance delay of a group."""
     for member in group.members.values():
         if not member.is_new:
             member.renew_session(effects.now)

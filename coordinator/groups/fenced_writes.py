@@ -2,9 +2,9 @@
 the version of the fence node, `/pybroker/coordinators/<partition>`.
 
 A shard sends its changes in rounds, one round at a time. If ZooKeeper does not answer a change, the
-next rounds send the change again, until its time limit. But if there is a later change of the same
-nodes, only the later change is sent. So changes of the same nodes take effect in the order of the
-requests.
+next rounds send the change again, until the time limit of the change. If several changes of the
+same nodes wait, a round sends only the newest change. So changes of the same nodes take effect in
+the order of the requests.
 """
 
 from __future__ import annotations
@@ -277,10 +277,10 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether a change of the node can be built without reading the node. True if the node
-        exists, as last read or written. A missing node has to be read again, because another client
-        may have created it. But below /pybroker/offsets only coordinators create nodes, so a node
-        that is missing there is known, too."""
+        """Return whether a change of the node can be built without reading the node. The result is
+        True if the node existed when it was last read or written. If the node was missing, another
+        client may have created the node since, so the result is False. Exception: below
+        /pybroker/offsets only coordinators create nodes, so a missing node gives True as well."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

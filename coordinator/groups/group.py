@@ -27,10 +27,12 @@ class Group:
     1970.
 
     - `static`: instance id -> member id
-    - `pending`: member id that no client has used yet (KIP-394) -> deadline, oldest first
+    - `pending`: member id that no client has used yet (KIP-394) -> the deadline for its first use,
+      oldest first
     - `owes_sync`: the members that have not sent SyncGroup in this generation
-    - `initial_rest_s`: how much longer (s) the initial delay (group.initial.rebalance.delay.ms) may
-      become; None if no initial delay is under way
+    - `initial_rest_s`: the number of seconds by which the initial delay
+      (group.initial.rebalance.delay.ms) can still be extended; None if no initial delay is under
+      way
     """
 
     group_id: str
@@ -105,9 +107,9 @@ class Group:
         return set(frozenset.intersection(*known)) if known else set()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with this protocol type and these assignors may join: the protocol type
-        is the group's, and all members support one of the assignors. Any protocol type may join an
-        Empty group."""
+        """Whether a member with this protocol type and these assignors may join. The protocol type
+        must be the group's, and at least one of the assignors must be supported by all members. For
+        an Empty group it is enough that neither the protocol type nor the assignors are empty."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type or not protocols:

@@ -1,5 +1,5 @@
-"""Cooperative rebalancing (KIP-429): finds the members that have revoked partitions and must rejoin
-before other members can get these partitions.
+"""Cooperative rebalancing (KIP-429): finds the members that must rejoin after they have revoked
+partitions.
 
 A partition is being revoked if a member owned it before, and this generation assigns it to no
 member. The next generation, which begins when that member rejoins, assigns the partition again.

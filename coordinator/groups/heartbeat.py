@@ -26,9 +26,9 @@ def commit(
     """Return NONE if offsets may be committed now, else the error code. A member's commit outside a
     transaction also renews the member's session at `now`.
 
-    A commit without member id and generation is allowed while the group has no members. In a
-    transaction such a commit is allowed even if the group has members, because old producers do not
-    send these fields.
+    A commit with generation -1 is allowed if the group is Empty. A commit in a transaction with
+    generation -1 and without member id and instance id is also allowed if the group has members:
+    old producers send no generation and no ids.
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -209,11 +209,11 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
     in-sync replicas have the record of the new id. Otherwise the record may be lost, and the client
     has to join again.
 
-    A Stable group accepts no new assignment. So the client must not compute one, even if the member
-    is the leader of the group. `skip_assignment` in the answer tells the client so (KIP-814). A
-    client without support for `skip_assignment` gets the leader id that the group had before the
-    member got its new id. If the member is the leader, this is the member's old id, and so the
-    client does not take itself for the leader.
+    A Stable group accepts no new assignment. So the client must not compute an assignment, even if
+    its member is the leader of the group. If the client supports `skip_assignment` (KIP-814), the
+    answer to the leader sets `skip_assignment`. If not, the answer contains the leader id that was
+    valid before the member got its new id. A leader then gets its old id as leader id and its new
+    id as member id, and so does not take itself for the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

@@ -1,10 +1,10 @@
-"""The members of coordinated groups as ZooKeeper nodes in the format of Kafka 0.8 consumers:
-members in `/consumers/<group>/ids/<member>`, assignments in `owners/<topic>/<partition>`. Operators
-and tools read these nodes.
+"""Writes the group coordinator's members to ZooKeeper, as nodes in the format of Kafka 0.8
+consumers: members in `/consumers/<group>/ids/<member>`, assignments in
+`owners/<topic>/<partition>`. Operators and tools read these nodes.
 
-The nodes also ensure that a group never has both Kafka 0.8 consumers and coordinated members. So
-the first JoinGroup of an empty group waits until a placeholder node exists. All other requests are
-answered before the nodes are written.
+A group must not have both Kafka 0.8 consumers and members of the coordinator. The JoinGroup of a
+group's first member therefore creates a placeholder node, which Kafka 0.8 consumers see, and then
+looks for Kafka 0.8 consumers. The answers to all other requests do not wait for these nodes.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ consumer."""
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
     """The nodes that a group shall have in ZooKeeper. If `is_whole` is False, the group is
-    rebalancing, and only the member ids are known. `is_deleted`: the group is deleted, and only its
-    offset nodes remain."""
+    rebalancing, and only the member ids are known. `is_deleted` is True only for a group without
+    members: if the group has no offset nodes either, the group's empty parent nodes are removed."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""

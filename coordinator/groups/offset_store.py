@@ -61,11 +61,11 @@ class OffsetStore(Protocol):
     async def commit_in_transaction(
         self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Append the offsets to the log as part of the producer's open transaction. The append
-        comes before the first await, so that the caller's checks still hold. Then wait until the
-        in-sync replicas have the records, and return an error code for each partition. An offset
-        takes effect at the commit marker, unless a later commit or a deletion has replaced it by
-        then."""
+        """Append the offsets to the log as part of the producer's open transaction. There is no
+        await before the append, so the caller's membership check is still valid at the append. Then
+        wait until the in-sync replicas have the records, and return an error code for each
+        partition. The offsets take effect when the transaction commits, except offsets that were
+        replaced or deleted in the meantime."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None

@@ -59,9 +59,9 @@ def expired(group: Group, effects: Effects) -> None:
 
 
 def complete(group: Group, effects: Effects) -> None:
-    """Begin the next generation with the members that have joined. Static members that have not
-    joined remain until their session times out; if only such members remain, the group waits for
-    joins again."""
+    """Begin the next generation with the members that have joined. A static member that has not
+    joined stays in the group until its session times out; other members that have not joined are
+    removed. If the group then has members but none has joined, the group waits for joins again."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
             remove_member(group, effects, member, "did not rejoin in time")
@@ -146,7 +146,7 @@ def dismiss(
 def continue_without(group: Group, effects: Effects, why: str) -> None:
     """Rebalance the group after a member was removed. If the group is Stable or waits for the
     leader's SyncGroup, begin a rebalance. If the group already waits for joins, call
-    `try_complete`: perhaps only the removed member had not joined yet. `why` is for the log."""
+    `try_complete`, because all remaining members may have joined already. `why` is for the log."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):

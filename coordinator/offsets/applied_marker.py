@@ -1,8 +1,9 @@
 """The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker. The
 offsets of all transactions whose commit marker is at or below this log offset are in ZooKeeper.
 
-A new coordinator writes only the offsets of later transactions to ZooKeeper. The offsets of earlier
-transactions may have been replaced by later commits.
+Of the transactions in the log, a new coordinator writes only those to ZooKeeper whose commit marker
+is above this log offset. It must not write the offsets of the other transactions again, because
+newer commits may have replaced these offsets in ZooKeeper.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Records which offsets are committed while a search looks for offsets to remove. The search must
-not remove these offsets."""
+"""Collects the keys of the offsets that clients commit during a search for removable offsets. The
+removal that follows the search must keep these offsets."""
 
 from __future__ import annotations
 

@@ -103,9 +103,10 @@ class RecordedOffsets:
     """The offsets in the replayed records: the committed offsets, and in `pending` the
     transactional offsets that are not in effect yet.
 
-    Before a transactional record is replayed, its offset must be added to `pending`. If the offset
-    takes effect later, `release` removes it from `pending`. If it never takes effect, `replay` or
-    `replay_marker` removes it.
+    The caller adds the offset of a transactional record to `pending`, and then calls `replay` with
+    the record. When the offset has taken effect, the caller calls `release`, which removes the
+    offset from `pending`. An offset that never takes effect is removed by `replay` or
+    `replay_marker`.
     """
 
     def __init__(self) -> None:

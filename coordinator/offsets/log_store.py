@@ -1,9 +1,11 @@
 """`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
 Kafka. A fetch returns an offset when the in-sync replicas have its record, not earlier.
 
-Offsets are imported from ZooKeeper on two occasions: when the shard loads, if the storage mark
-names ZooKeeper (`storage_mark.py`), and at the first request of a group without any record. If an
-offset has both a record and a node, the record is newer. An import does not remove the nodes,
+Offsets are imported from ZooKeeper when the shard loads, unless the shard's ZooKeeper node
+(`storage_mark.py`) names the log as the offset store. Offsets are also imported at a request for a
+group that has no offset record yet.
+
+If an offset has both a record and a node, the record is newer. An import does not remove the nodes,
 because consumers of Kafka 0.8 use them. The deletion of an offset removes its node too; otherwise a
 later import would restore the offset.
 """
@@ -46,10 +48,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The result of an import of a group. `not_imported`: offsets that have a node but still no
-    record. If `is_classic` is True, the group has consumers of Kafka 0.8, and no offset was
-    imported. If it is False, each offset in `not_imported` has to wait for a transaction that has a
-    pending offset of the same partition."""
+    """The result of an import of a group. `not_imported`: offsets that have a node but no record.
+    If `is_classic` is True, the group has consumers of Kafka 0.8, and no offset was imported. If
+    `is_classic` is False, the offsets in `not_imported` are not imported yet, because a transaction
+    has a pending offset of the same partition."""
 
     not_imported: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
@@ -117,8 +119,8 @@ class LoggedOffsets:
 
     async def _find_outdated(self) -> None:
         """Forget the offset records of all transactions whose offsets were already written to
-        ZooKeeper nodes (`applied_marker.py`), and keep the keys of these records in `_outdated`.
-        Later commits may have changed or deleted the nodes. Raises BrokerError, CoordError,
+        ZooKeeper (`applied_marker.py`), because the ZooKeeper nodes may be newer than these
+        records. Keep the keys of these records in `_outdated`. Raises BrokerError, CoordError,
         MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:

@@ -39,8 +39,10 @@ UNLISTED_READS_MAX: Final = 8
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """Return the change of nodes that stores a committed offset. `now_ms` is in ms since 1970. The
-    commit time is left out if it differs from `now_ms` by at most COMMIT_TIME_TOLERANCE_MS."""
+    """Return the change that writes the nodes of a committed offset. `now_ms` is in ms since
+    1970. The details node gets the commit time only if the commit time differs from `now_ms` by
+    more than COMMIT_TIME_TOLERANCE_MS. Otherwise the offset node's modification time serves as
+    commit time."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )

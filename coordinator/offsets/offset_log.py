@@ -1,6 +1,7 @@
 """Appends and replays the offset records in a shard's log, for both offset stores (`log_store.py`,
-`zookeeper_store.py`). A record takes effect when the in-sync replicas have the record. A record of
-a transaction takes effect when the in-sync replicas have the commit marker.
+`zookeeper_store.py`). A record outside a transaction takes effect when the in-sync replicas have
+the record. A record in a transaction takes effect when the in-sync replicas have the transaction's
+commit marker.
 
 While the shard loads, records take effect as they are read. Afterwards new records and markers take
 effect in log order. So a shard that has served requests and a shard that has loaded the same log

@@ -1,9 +1,9 @@
 """The removal of committed offsets that have expired, or whose topic is deleted.
 
 When a topic is deleted, the controller tells every broker, and the coordinators remove the topic's
-offsets. If a coordinator misses this, its regular search in ZooKeeper finds that the topic is gone.
-A search never removes an offset that is committed meanwhile, because the commit may be for a
-recreated topic, or from a consumer that has returned.
+offsets. If a coordinator misses the controller's message, its regular search finds in ZooKeeper
+that the topic is gone. If an offset is committed during a search, the search does not remove the
+offset, because the commit may be for a recreated topic, or from a consumer that has returned.
 """
 
 from __future__ import annotations
@@ -74,11 +74,13 @@ def expired(
     """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211).
 
     - An offset of an empty group expires when the retention time has passed since the group became
-      empty. If it is unknown when that was, the retention time counts from the commit.
+      empty. If the time at which the group became empty is unknown, the retention time counts from
+      the commit.
     - In a group with members, an offset expires when the retention time has passed since the
       commit, but only if no member is subscribed to the topic. If the subscriptions are unknown, no
       offset expires.
-    - A retention time in the commit itself replaces the option's, and counts from the commit.
+    - If the commit had its own retention time, this retention time replaces
+      offsets.retention.minutes, and counts from the commit.
     """
     since_ms: int | None = None
     read: Collection[str] = ()

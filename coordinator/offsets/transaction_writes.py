@@ -68,7 +68,8 @@ class TransactionWrites:
         self._has_begun = self._has_ended = False
 
     def begin(self) -> None:
-        """Begin to write. Call this when all earlier transactions of the log have been applied."""
+        """Begin to write. Call this when loading has written the offsets of all replayed
+        transactions."""
         self._has_begun = True
         if self._waiting:
             self._task.start(self._run)

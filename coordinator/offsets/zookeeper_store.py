@@ -1,13 +1,15 @@
-"""`offsets.storage=zookeeper`: committed offsets are stored only as ZooKeeper nodes.
+"""`offsets.storage=zookeeper`: committed offsets are ZooKeeper nodes, and offsets of open
+transactions are records in the log.
 
-The log may have offset records from an earlier time with `offsets.storage=kafka`. These records are
-newer than the nodes. Loading writes them to nodes, appends tombstones for them, and waits until the
-in-sync replicas have the tombstones; so no later load moves a record again.
+The log may also have offset records from an earlier time with `offsets.storage=kafka`. These
+records are newer than the nodes. Loading writes these records to nodes, appends tombstones for
+them, and waits until the in-sync replicas have the tombstones; so no later load moves a record
+again.
 
-Offsets of a transaction are records in the log until the transaction commits. Then they are written
-to nodes (`transaction_writes.py`), and the applied marker, a node, gets the log offset of the
-commit marker. If the log has later commit markers, loading writes the offsets of their transactions
-to nodes again.
+When a transaction commits, its offsets are written to nodes (`transaction_writes.py`). Then the
+applied marker, another node, gets the log offset of the commit marker. If the log has commit
+markers above the applied marker, loading writes the offsets of these markers' transactions to nodes
+again.
 """
 
 from __future__ import annotations
@@ -109,9 +111,9 @@ class ZookeeperOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Wait until every in-sync replica follows this broker, so that no earlier coordinator has
-        a valid leader lease. Then write to the nodes those offset records of the log that are newer
-        than the nodes. Raises BrokerError, CoordError, MalformedNode."""
+        """Wait until every in-sync replica follows this broker; until then, an earlier coordinator
+        may still consider itself the current one. Then write to the nodes those offset records of
+        the log that are newer than the nodes. Raises BrokerError, CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()
@@ -274,10 +276,10 @@ class ZookeeperOffsets:
         """Make sure that the next read returns all committed offsets, even if this broker's
         ZooKeeper server lags.
 
-        The first call in each session sends a multi, which checks that no other broker has become
-        the coordinator. So does each call without a valid leader lease. Any other call sends a
-        sync, except within SYNC_AGE_MAX_S of the last multi or sync. Raises BrokerError
-        NOT_COORDINATOR if another broker is the coordinator; CoordError.
+        A call sends a multi if it is the first call in the session, or if this broker is not
+        certainly the coordinator. The multi checks that no other broker has become the coordinator.
+        Any other call sends a sync, except within SYNC_AGE_MAX_S of the last multi or sync. Raises
+        BrokerError NOT_COORDINATOR if another broker is the coordinator; CoordError.
         """
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:

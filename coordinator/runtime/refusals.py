@@ -27,7 +27,8 @@ _TRANSACTIONAL_CODES: Final[Mapping[ErrorCode, ErrorCode]] = {
 
 
 class Superseded(PybrokerError):
-    """The partition has another leader or a later leader epoch, or was deleted."""
+    """The shard has to end. This broker no longer leads the partition, or became its leader again
+    after an interruption, or the partition was deleted."""
 
 
 def client_error(error: BrokerError) -> BrokerError:

@@ -69,8 +69,8 @@ class ShardContext(Protocol):
     def rng(self) -> Rng: ...
 
     def require_current(self) -> None:
-        """Raise BrokerError NOT_COORDINATOR if ZooKeeper does not answer this broker, so that
-        another broker may have taken over."""
+        """Raise BrokerError NOT_COORDINATOR if ZooKeeper has not confirmed this broker's session
+        recently, and another broker may therefore have taken over."""
 
     async def confirm_current(self) -> None:
         """Wait until the leader lease or ZooKeeper proves that this broker still coordinates the

@@ -1,8 +1,9 @@
 """The shards of one internal topic on this broker. A shard begins when the broker becomes the
 leader of the partition, and ends when the broker is no longer the leader.
 
-A shard continues in a new leader epoch if this broker remains the leader. A shard that resigned is
-started again after a pause if no other broker leads.
+A shard continues in a new leader epoch if this broker remains the leader. A shard may also end
+itself (`ShardContext.resign`). If this broker is still the leader, the shard is then started again
+after a pause.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Shards(Generic[C]):
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
         """`make` creates the coordinator of a shard. `open_log` returns the log of a partition that
-        this broker leads, or raises BrokerError. `commit_timeout_s` returns how long a shard waits
-        until the in-sync replicas have a record. `is_fenced` returns whether the broker must not
-        answer as a leader."""
+        this broker leads, or raises BrokerError. `commit_timeout_s` returns the time limit for the
+        replication of a record to all in-sync replicas. `is_fenced` returns whether the broker must
+        not answer as a leader."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log

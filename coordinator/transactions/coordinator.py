@@ -276,11 +276,11 @@ class TransactionCoordinator:
     def _carry_out(
         self, entry: Entry | None, decided: Transaction | ErrorCode
     ) -> Deferred[None] | None:
-        """Carry out a decision: append a state as `_append_in_time` does, or raise an error code.
+        """Append the decided state as `_append_in_time` does, or raise the decided error code.
 
-        While the in-sync replicas do not have the record of the last state, raise
-        CONCURRENT_TRANSACTIONS in place of the decision. Even then, a request that is not from the
-        current producer gets INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
+        A request that is not from the current producer always gets INVALID_PRODUCER_ID_MAPPING or
+        PRODUCER_FENCED. Any other request gets CONCURRENT_TRANSACTIONS while the in-sync replicas
+        do not have the record of the last state.
         """
         if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)

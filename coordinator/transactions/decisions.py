@@ -1,8 +1,9 @@
 """The decisions on the requests of transactional producers, as pure functions: from the state of a
 transactional id (None: unknown id) to an error code or to the next state.
 
-The rules are those of Kafka 3.9. As in Kafka, an InitProducerId request with an old epoch (KIP-360)
-first aborts an open transaction. When the client then repeats the request, it gets PRODUCER_FENCED.
+The rules are those of Kafka 3.9. As in Kafka, an InitProducerId request aborts an open transaction
+even if the epoch in the request (KIP-360) is old. A request with an old epoch gets PRODUCER_FENCED
+only after the transaction has ended.
 """
 
 from __future__ import annotations

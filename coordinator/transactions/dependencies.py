@@ -1,4 +1,4 @@
-"""The dependencies of the transaction coordinators besides their shards."""
+"""The functions and the configuration that the transaction coordinators of a broker share."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ class Transaction:
         return self.start_ms + self.timeout_ms
 
     def begun(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: int) -> Transaction:
-        """Return the state Empty for this producer."""
+        """Return the state Empty after InitProducerId: `producer` has not begun a transaction
+        yet."""
         return self.moved_to(
             TransactionState.EMPTY,
             now_ms,
@@ -93,8 +94,8 @@ class Transaction:
         return self.moved_to(TransactionState.DEAD, self.updated_ms)
 
     def moved_to(self, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
-        """Return this transaction in `state`, which begins at `now_ms`, with these `changes` of its
-        values. Raises IllegalMove."""
+        """Return a copy with the state `state`, the update time `now_ms` and the other `changes`.
+        Raises IllegalMove."""
         if self.state not in LEGAL_MOVES[state]:
             raise IllegalMove(
                 f"transactional_id={self.transactional_id} cannot go from {self.state.value} to"

@@ -93,9 +93,9 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, old_version: int | None) -> bool:
-    """Return whether a write of `data` was applied although its reply was lost. This is so if the
-    node has `data` and its version is not `old_version`. `old_version` is the version before the
-    write (None: there was no node)."""
+    """Return True if the node has `data` and its version differs from `old_version`, the version
+    before the write (None: there was no node). The write was then applied, although its reply was
+    lost."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

@@ -1,5 +1,5 @@
 """Opens, takes over and closes ZooKeeper sessions without kazoo. kazoo does not report the granted
-session timeout, and opens a new session when it takes over one that has expired."""
+session timeout. If the session to take over has expired, kazoo opens a new session instead."""
 
 from __future__ import annotations
 

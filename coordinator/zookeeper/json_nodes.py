@@ -44,7 +44,7 @@ def load_object(path: str, data: bytes) -> Fields:
 
 
 def malformed(path: str, expected: str, found: object) -> MalformedNode:
-    """Return the error for the content `found` in place of `expected`. Long content is cut."""
+    """Return an error with the path, `expected` and `found`. If `found` is long, it is cut."""
     shown = repr(found)
     if len(shown) > _SHOWN_CHARACTERS_MAX:
         shown = f"{shown[:_SHOWN_CHARACTERS_MAX]}..."

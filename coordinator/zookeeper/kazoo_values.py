@@ -39,8 +39,8 @@ _MEANINGS: Final[tuple[tuple[type[Exception], type[CoordError]], ...]] = (
 
 
 def meaning_of(error: Exception, path: str) -> CoordError:
-    """Return pybroker's error for kazoo's `error`. This is a plain CoordError if pybroker has no
-    class of its own for the error."""
+    """Return pybroker's error for kazoo's `error`. An error of kazoo that pybroker does not
+    distinguish becomes a plain CoordError."""
     for theirs, ours in _MEANINGS:
         if isinstance(error, theirs):
             return ours(path)

@@ -6,8 +6,8 @@ A link changes kazoo's behaviour in five ways:
   link does not connect again: a new session needs a new link.
 - kazoo passes answers to one thread and watch events to another, so an answer may overtake an
   earlier watch event. A link passes both from kazoo's connection thread straight to the event loop,
-  in order. The link does not hold an answer back until `answer_of` is called: otherwise a watch
-  event could overtake the answer to the read that set its watch, and the event would be lost.
+  in order. A link passes an answer on even before `answer_of` is called. If the answer waited, a
+  watch event could overtake the answer to the read that set the watch, and the event would be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does, with the last zxid that the client has seen.
 - kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the event
@@ -121,8 +121,8 @@ def _set_watches(
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Runs kazoo's callbacks in kazoo's connection thread, without threads of its own.
 
-    Since `running` stays False, kazoo calls the callbacks of a result in the thread in which it
-    sets the result.
+    `running` always stays False. So kazoo calls the callbacks of a result as soon as the result is
+    set, in the thread that sets it.
     """
 
     def __init__(

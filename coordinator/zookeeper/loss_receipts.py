@@ -45,11 +45,11 @@ class TruncatedRange:
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
     """One loss of records. `leader` leads from `leader_epoch` on. Before the loss, the ISR was
-    `isr_before`, and the eligible replicas outside the ISR (KIP-966) were `eligible_before`. All
-    these replicas had all committed records, but none of them could lead.
+    `isr_before`, and the eligible replicas outside the ISR (KIP-966) were `eligible_before`. Each
+    replica in these two tuples had every committed record before the loss.
 
-    `log_end` is NO_OFFSET after an election. If a partition has only one replica, and that replica
-    lost records, `log_end` is the end offset of the remaining log.
+    `log_end` is NO_OFFSET if the loss was an unclean election. If the only replica of a partition
+    lost records, there was no election, and `log_end` is the end offset of the remaining log.
     """
 
     leader: int

@@ -2,8 +2,8 @@
 costs far more than an operation in it.
 
 A joint multi applies all of its writes if all of their checks succeed, and none otherwise. If
-ZooKeeper refuses it, each write is sent again alone. If the reply is lost, each caller gets the
-error.
+ZooKeeper refuses a joint multi, each write is sent again alone. If ZooKeeper's reply is lost, each
+caller gets ConnectionLoss.
 """
 
 from __future__ import annotations

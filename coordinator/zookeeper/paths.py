@@ -192,12 +192,13 @@ def topic_id(topic_id: uuid.UUID) -> str:
 
 
 def losses(name: str) -> str:
-    """Return the path of the parent node of a topic's loss receipts."""
+    """Return the path of the parent node of a topic's `loss` nodes."""
     return f"{LOSSES}/{encode_name(name)}"
 
 
 def loss(topic_partition: TopicPartition) -> str:
-    """Return the path of a partition's loss receipts."""
+    """Return the path of the node that describes the records that a partition may have lost in
+    unclean leader elections (`loss_receipts.py`)."""
     return f"{losses(topic_partition.topic)}/{topic_partition.partition}"
 
 
@@ -207,8 +208,9 @@ def suspects(name: str) -> str:
 
 
 def suspect(topic_partition: TopicPartition, replica: int) -> str:
-    """Return the path of a replica's log end report for an orphaned partition
-    (`log_end_reports.py`)."""
+    """Return the path of a replica's log end report. The controller uses these reports to elect the
+    leader of a partition without in-sync replicas and without eligible leader replicas (KIP-966).
+    See `log_end_reports.py`."""
     return f"{suspects(topic_partition.topic)}/{topic_partition.partition}/{replica}"
 
 
@@ -312,8 +314,9 @@ def offset(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_details(group_id: str) -> str:
-    """Return the path of the parent node for the details of the group's offsets. The node exists if
-    a coordinator has stored offsets of the group."""
+    """Return the path of the parent node of the group's offset details: metadata, leader epoch and
+    times of each committed offset (`offset_details.py`). The node exists if a coordinator has
+    stored offsets of the group."""
     return f"{COMMITTED}/{encode_name(group_id)}"
 
 

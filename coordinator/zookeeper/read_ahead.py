@@ -14,7 +14,7 @@ _READ_BYTES: Final = 64 * 1024
 
 class ReadAheadSocket:
     """A connected socket that reads more bytes than its caller asks for, and keeps the rest for the
-    next read. Only one thread may use it; `pending` may be called from any thread."""
+    next read. It is not thread-safe, except for `pending`: any thread may call `pending`."""
 
     def __init__(self, connection: socket.socket, on_close: Callable[[], None]) -> None:
         self._connection = connection

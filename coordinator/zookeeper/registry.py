@@ -99,7 +99,8 @@ async def register_broker(
 
     A registration by an earlier session of this broker is replaced. If another session has
     registered the id, wait up to two session timeouts for the end of that session. Raises
-    StartupError if its registration still exists after this wait; CoordError.
+    StartupError if the other session's registration still exists after this wait. Raises
+    CoordError.
     """
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
@@ -198,7 +199,7 @@ async def _register_once(
     assert isinstance(registered, NodeStat)
     assert isinstance(incarnation, NodeStat)
     if registered.ephemeral_owner != coord.session_id:
-        raise ConnectionLoss(f"the node {path} belongs to an earlier session of this broker")
+        raise ConnectionLoss(f"the session that created the node {path} is over")
     return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
 
 

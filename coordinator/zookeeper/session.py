@@ -129,8 +129,8 @@ class KazooCoord:
             raise
 
     async def close_previous_session(self) -> None:
-        """Close the sessions whose keys are in the store, so that the server deletes their
-        ephemeral nodes. `earlier_session_ids` then has their ids."""
+        """Close the sessions whose keys are in the store, so that the server deletes the ephemeral
+        nodes of these sessions. Add the ids of these sessions to `earlier_session_ids`."""
         for key in self._store.load():
             if key in self._earlier:
                 continue
@@ -189,7 +189,8 @@ class KazooCoord:
         return self._session_timeout_ms
 
     def silence(self) -> float:
-        """Return the seconds since the latest answered write or sync was sent.
+        """Return the age in seconds of the newest write or sync that ZooKeeper has answered. The
+        age counts from the sending of the request.
 
         Reads do not count: a ZooKeeper follower that is cut off from its leader answers reads,
         while the leader may expire the session. Even without other requests, a sync is sent six
@@ -427,8 +428,9 @@ class KazooCoord:
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Send a sync now and six times in a session timeout. If no answer came for too long, break
-        the connection, because kazoo does not notice a silent server while it sends requests."""
+        """Send a sync, and schedule the next sync. Six syncs are sent in a session timeout. If no
+        answer came for too long, break the connection, because kazoo does not notice a silent
+        server while it sends requests."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()

@@ -44,8 +44,8 @@ async def multi(
     coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
 ) -> list[OpResult]:
     """Apply `ops`, all or none, if the topic still exists, and return their results. If `topic` is
-    None, apply them without this condition. `send` sends the operations; by default they form a
-    separate multi.
+    None, apply them without this condition. `send` sends the operations to ZooKeeper. Without
+    `send`, they are sent in a multi that contains no other writes.
 
     Raises MultiFailed, whose index counts `ops` from 0 and is negative if the topic is deleted;
     CoordError. After ConnectionLoss `ops` may have been applied, but never to a recreated topic.

@@ -2,8 +2,8 @@
 the meaning and the function of each metric. The metrics that count events continuously are in
 `pybroker/metrics.py`.
 
-Names and units are those of Kafka's JMX exporter and of kafka_exporter. A metric that neither of
-them has begins with `pybroker_`.
+Names and units are those of Kafka's JMX exporter and of kafka_exporter. The prefix `pybroker_`
+marks a metric that both exporters lack.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Measures the load and the delay of the event loop, and keeps the durations of the last minute,
-such as request times, for the metrics.
+"""Measures the load and the delay of the event loop for the metrics. Also keeps the durations, such
+as request times, that were counted in the last minute.
 
 Kafka measures the idle ratio of its request handler threads. This broker measures the idle ratio of
 the event loop's thread: the share of time in which the thread uses no CPU.

@@ -31,8 +31,8 @@ _BACKLOG: Final = 64
 
 def bind_http(config: BrokerConfig) -> socket.socket | None:
     """Return the listening socket, or None if HTTP is disabled. If the address cannot be bound,
-    raise StartupError. There is one exception: if the option is not set and another process uses
-    its default port, log a warning and return None."""
+    raise StartupError. There is one exception: if `pybroker.http.listener` is not set and another
+    process uses the default port, log a warning and return None."""
     address = config.http_address
     if address is None:
         return None

@@ -27,9 +27,9 @@ _OTHERS: Final = ("aiohttp", "asyncio", "kazoo")
 
 
 def level_name(number: int) -> str:
-    """Return the name of Kafka's level for the level `number` of Python's logging. It is the
-    highest of Kafka's levels that is not above `number`. If `number` is below all of Kafka's
-    levels, it is TRACE."""
+    """Return the Kafka log level for `number`, a level of Python's logging. The result is the
+    highest Kafka level that is not above `number`, or TRACE if all Kafka levels are above
+    `number`."""
     return next((name for name, value in LEVELS.items() if number >= value), "TRACE")
 
 

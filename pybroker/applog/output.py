@@ -1,8 +1,9 @@
 """The format of log lines, and where they are written: to standard output and, if a directory is
 given, to the files `server.log`, `controller.log` and `state-change.log`, as in Kafka.
 
-Each event is one line: text from a peer, such as a client id, cannot begin a second line or move
-the cursor of a terminal.
+Each event is one line. In the text format, the lines of a stack trace follow, each after a tab.
+Text from a peer, such as a client id, cannot imitate the line of an event or move the cursor of a
+terminal.
 """
 
 from __future__ import annotations

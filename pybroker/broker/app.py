@@ -71,9 +71,9 @@ log = logging.getLogger(__name__)
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise. If the
-    broker cannot go on, it calls `lost` with the reason. The owner of this object must then stop
-    it."""
+    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise. `lost`
+    is called with the reason if the broker cannot go on. The owner of the BrokerApp must then call
+    `stop`."""
 
     def __init__(
         self,
@@ -340,9 +340,9 @@ class BrokerApp:
         """Return this broker's incarnation (KIP-903), a number that grows with every registration.
         Return -1 until the first LeaderAndIsr request of the current registration has arrived.
 
-        While the result is -1, the broker sends no fetch as a follower. A local log may still be
-        that of a deleted topic. If the broker fetched, the leader could take the offsets of that
-        log for those of a new topic of the same name.
+        While the result is -1, the broker sends no fetch as a follower. A local log may still
+        belong to a deleted topic. If the broker fetched for a new topic with the same name, the
+        leader would mistake the end offset of the old log for an offset of the new log.
         """
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch

@@ -96,8 +96,8 @@ class ControlledShutdown:
             done, _ = await asyncio.wait([self._attempt], timeout=limit_s)
             if not done or self._attempt.cancelled():
                 raise TimeoutError(
-                    f"the controller did not answer within {limit_s:g} s; connected to "
-                    f"ZooKeeper: {self._connected}"
+                    f"the controller did not answer within {limit_s:g} s; this broker is "
+                    f"{'connected' if self._connected else 'not connected'} to ZooKeeper"
                 )
             remaining = self._attempt.result()
         except (PybrokerError, OSError) as error:

@@ -5,8 +5,8 @@ When a broker's session expires, the controller elects other leaders and sends t
 Without leader discovery, the broker would tell clients forever that it is the leader.
 
 The answers of other brokers update the broker's metadata. If an answer names another leader with a
-later leader epoch, the broker stops appending to the partition. The answers never change the
-broker's roles or logs.
+later leader epoch, the broker stops appending to the partition. An answer never makes a replica a
+follower, and never truncates a log.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OSError."""
 
 class LeaderDiscovery:
     """Asks other brokers for the current leaders, between `start` and `stop`, while ZooKeeper does
-    not answer. The owner calls `changed` with each change of the broker's ZooKeeper lease."""
+    not answer. The owner calls `changed` with each new level of the broker's `ZooKeeperLease`."""
 
     def __init__(
         self,

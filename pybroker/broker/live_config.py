@@ -74,8 +74,8 @@ class LiveConfig:
         return self._layers.current
 
     async def start(self) -> None:
-        """Put all dynamic options in ZooKeeper in force, and follow their changes from then on.
-        Raise CoordError."""
+        """Read all dynamic options from ZooKeeper, apply them, and follow their changes from then
+        on. Raise CoordError."""
         await self._changes.start()
 
     async def stop(self) -> None:
@@ -141,8 +141,8 @@ class LiveConfig:
                 await self._replicas.reconfigure(topics)
 
     async def _reload(self) -> None:
-        """Put the broker's dynamic options in ZooKeeper in force. Invalid values and malformed
-        nodes are logged and ignored."""
+        """Read the broker's dynamic options from ZooKeeper and apply them. Invalid values and
+        malformed nodes are logged and ignored."""
         before = self._layers
         for entity, per_broker in ((self._for_all, False), (self._for_this, True)):
             where = paths.config(entity)

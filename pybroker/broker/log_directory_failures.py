@@ -1,6 +1,5 @@
-"""Failures of log directories: the broker notifies the controller of them, and finds at its start
-the replicas that may lack records.
-"""
+"""Failures of log directories. The broker notifies the controller of each failure. When the broker
+starts, it looks for replicas that may lack records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The steps of a broker's start before its registration (replicas that may lack records leave the
-ISR), and after it (the broker waits for the controller's metadata).
-"""
+"""Two parts of a broker's start. Before the registration, replicas that may lack records leave the
+ISR. After the registration, the broker waits for the controller's metadata."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class TransactionCoordination:
         dispatcher: Callable[[], Dispatcher],
     ) -> None:
         """`new_producer_id` returns an unused producer id. `dispatcher` returns the broker's
-        dispatcher, to which markers for its own partitions are passed."""
+        dispatcher, which receives the transaction markers for partitions that this broker leads."""
         self._rooms = rooms
         self.dispatcher = dispatcher
         self._own_markers = LocalMarkers(self._write_markers)
@@ -118,9 +118,10 @@ class TransactionCoordination:
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
         """Read the partition count of `__transaction_state`, unless it is known, and return 0.
+        `token` is not used: a transaction coordinator has no fence in ZooKeeper.
 
-        A group coordinator writes a node in ZooKeeper here, which fences earlier coordinators, and
-        returns the node's version. A transaction coordinator needs no such node.
+        In contrast, `GroupCoordination.take` writes the fence of a group coordinator to ZooKeeper,
+        and returns the version of the fence's node.
         """
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:

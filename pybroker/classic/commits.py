@@ -23,11 +23,12 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The offsets of one partition. A new owner starts to read at `start`. `stored` is the offset
-    in the store to which this member commits. An offset is None if none is stored.
+    """The committed offsets of one partition. A new owner starts to read at `start`. `stored` is
+    the offset in the store to which this member commits. Each is None if no such offset is
+    committed.
 
     With offsets.storage=kafka and dual.commit.enabled, `stored` is the offset in Kafka, and `start`
-    is the larger of the offsets in Kafka and in ZooKeeper. Otherwise the two are equal.
+    is the larger of the offsets in Kafka and in ZooKeeper. Otherwise `start` equals `stored`.
     """
 
     start: int | None
@@ -61,8 +62,8 @@ class Offsets:
         holder waits only for ZooKeeper."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the stored offset of each of these partitions. Raises CoordError,
-        MalformedNode."""
+        """Return the offset of each of these partitions in ZooKeeper, as both `start` and `stored`.
+        Raises CoordError, MalformedNode."""
         offsets = await asyncio.gather(*(self._read_one(key) for key in partitions))
         return {
             key: Progress(offset, offset) for key, offset in zip(partitions, offsets, strict=True)

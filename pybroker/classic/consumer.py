@@ -117,7 +117,8 @@ class ClassicConsumer:
 
     async def close(self) -> None:
         """Leave the group. With auto.commit.enable, first commit the offsets of the consumed
-        records. The records that a stream returned last do not count as consumed. Idempotent."""
+        records. A record counts as consumed when its stream is read again, or when `commit` is
+        called. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -24,8 +24,8 @@ class KafkaOffsets:
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int
     ) -> None:
-        """`consumer` returns a Consumer with the group's id and without automatic commits. With
-        `dual`, offsets are also written to ZooKeeper."""
+        """Each call of `consumer` returns the member's Consumer, which has the group's id and makes
+        no automatic commits. With `dual`, offsets are also written to ZooKeeper."""
         self._nodes = nodes
         self._consumer = consumer
         self._dual = dual

@@ -74,8 +74,8 @@ class OwnedPartition:
         self._done(offset)
 
     def shut(self) -> None:
-        """Return no more records from now on. Drop the queued records; the next owner reads them
-        again."""
+        """Drop the queued records, and make `take` return no records from now on. The next owner
+        reads the dropped records again."""
         self.is_open = False
         self.chunks.clear()
 

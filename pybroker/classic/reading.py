@@ -178,9 +178,9 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Read the partition from the start or the end of its log, as auto.offset.reset says,
-        because it has no valid offset. Also look up the offset of this position, because the next
-        owner must start there too."""
+        """The partition has no valid offset: seek to the start or the end of its log, as
+        auto.offset.reset says. Also start a lookup of the offset at which reading starts, because
+        the next owner must start at the same offset."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

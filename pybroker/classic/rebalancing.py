@@ -40,8 +40,9 @@ class RebalanceListener(Protocol):
     rebalance."""
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
-        """Called before these partitions are released. From then on, the streams return no more
-        records of these partitions. The callback may commit their offsets."""
+        """Called before these partitions are released. At the time of the call, the streams no
+        longer return records of these partitions. The callback may commit offsets of these
+        partitions."""
 
     async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
         """Called when the member owns these partitions, before streams return their records."""
@@ -125,7 +126,9 @@ class Rebalancer:
         self._settled.set()
 
     def lost(self, owned_partitions: Collection[OwnedPartition]) -> None:
-        """Create the owner nodes of these partitions again, because the nodes were deleted."""
+        """Stop reading these partitions, because their owner nodes or topics were deleted. Start a
+        rebalance. The rebalance creates the owner nodes again if the partitions are still assigned
+        to this member."""
         for owned in owned_partitions:
             if self.held.get(owned.topic_partition) is owned:
                 owned.shut()
@@ -355,8 +358,8 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
 
 def _must_release(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
     """Whether the member has to release the partition: `wanted` does not assign it to the same
-    stream, or its topic was deleted or recreated. If the topic was deleted or recreated, set
-    `owned.released`, so that no offset is stored."""
+    stream, or its topic was deleted or recreated. If the topic was deleted or recreated, also set
+    `owned.released`, so that the member commits no more offsets of the old topic."""
     key = owned.topic_partition
     topic = view.topics.get(key.topic)
     if topic is None or topic.czxid != owned.topic_czxid:

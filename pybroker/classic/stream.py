@@ -176,7 +176,8 @@ class StreamSet:
     """All streams of a consumer. `of` finds the stream that reads an owned partition."""
 
     def __init__(self, streams: Mapping[tuple[str | None, int], Stream]) -> None:
-        """`streams` maps a topic (None: a pattern) and the number of a stream to the stream."""
+        """The keys of `streams` are (topic, stream number). The topic is None in a subscription by
+        pattern."""
         self._streams = dict(streams)
 
     def __iter__(self) -> Iterator[Stream]:

@@ -4,8 +4,8 @@ topics. `Admin` manages topics, options, groups and log directories.
 Create a client in an `async with` block: it connects at the start of the block and closes at the
 end. The options are keyword arguments with Kafka's names, in which underscores replace the dots
 (`linger_ms=5`). A key and a value are bytes. Every failure of a request is a `ClientError`. Its
-attribute `retriable` tells whether a retry may help. Its attribute `definite` tells whether the
-broker certainly did nothing. For example::
+attribute `retriable` tells whether a retry may help. Its attribute `definite` is false if the
+broker may have processed the request. For example::
 
     async with Producer("localhost:9092") as producer:
         delivery = await producer.send("orders", b"paid", key=b"42")

@@ -48,8 +48,8 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Do nothing. A producer with serializers uses this function as `Appender.join`, because a
-    record must be serialized before it can be appended."""
+    """Do nothing. A producer with serializers uses this function as `Appender.join`. The producer
+    then calls `Appender.prepared`, which serializes the record."""
 
 
 class Appender:
@@ -291,8 +291,8 @@ class Appender:
         return True
 
     def _known(self, topic: str, partition: int | None = None) -> TopicInfo | None:
-        """Return the metadata of a topic; None if it is unknown, has an error, or lacks the
-        partition."""
+        """Return the metadata of a topic. Return None if the topic is unknown, has an error, has no
+        partitions, or lacks `partition`."""
         known = self._cluster.view.topics.get(topic)
         if known is None or known.error != ErrorCode.NONE or not known.partitions:
             return None

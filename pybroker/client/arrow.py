@@ -36,10 +36,11 @@ def arrow_schema(*, headers: bool = False) -> Schema:
 def record_batch(
     topic: str, partition: int, columns: Columns, names: Sequence[str] | None = None
 ) -> RecordBatch:
-    """Return an Arrow record batch of these records of one partition. Keys, values and headers are
-    not copied. `names` selects the columns and their order (None: all columns that `columns` has).
+    """Return an Arrow record batch of the records in `columns`, which are from one partition. Keys,
+    values and headers are not copied. `names` selects the columns of the record batch and their
+    order (None: all columns for which `columns` has data).
 
-    Raises ValueError if a name is not in `arrow_schema`, or if its column is missing in `columns`.
+    Raises ValueError if a name is not in `arrow_schema`, or if `columns` has no data for this name.
     Raises ImportError without pyarrow.
     """
     built = {

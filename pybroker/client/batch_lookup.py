@@ -1,8 +1,8 @@
 """Finds the batch that contains a given offset, and returns the base offset of the batch. Each
 lookup is a Fetch of one batch from the partition's leader.
 
-`spark/splits.py` uses the base offsets to split a range of offsets between two batches. Otherwise a
-batch could be in two parts of the range, and would be decoded twice.
+`spark/splits.py` splits a range of offsets into pieces. A piece begins at a base offset if
+possible, so that no batch is in two pieces and decoded twice.
 """
 
 from __future__ import annotations

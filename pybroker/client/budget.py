@@ -7,8 +7,9 @@ from collections import deque
 
 
 class MemoryBudget:
-    """A limited number of bytes for unsent records. Requests are granted in their order, so that
-    small records cannot starve a large record. Invariant: 0 <= used <= limit."""
+    """A limited number of bytes for unsent records. Waiting calls of `take` get their bytes in the
+    order of the calls, so that small records cannot starve a large record. Invariant: 0 <= used <=
+    limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -17,8 +18,8 @@ class MemoryBudget:
         """The size and the future of each request that waits."""
 
     def try_take(self, size: int) -> bool:
-        """Take `size` bytes and return True; False if they are not free, or if another request
-        waits."""
+        """Take `size` bytes and return True. Return False if fewer bytes are free, or if a call of
+        `take` waits."""
         if self.waiting or self.used + size > self.limit:
             return False
         self.used += size
@@ -30,7 +31,7 @@ class MemoryBudget:
         return 0 if self.waiting else self.limit - self.used
 
     def has(self, size: int) -> bool:
-        """Return whether `size` bytes are free, and no request waits."""
+        """Return whether `size` bytes are free, and no call of `take` waits."""
         return size <= self.free
 
     async def take(self, size: int, timeout_s: float) -> None:

@@ -54,7 +54,7 @@ class BulkAppend:
 
     @property
     def next_size_max(self) -> int:
-        """An upper bound of the size of the next record in a batch, in bytes."""
+        """An upper bound of the number of bytes that the next record occupies in a batch."""
         key = None if self.keys is None else self.keys[self.position]
         return record_size_max(key, self.values[self.position])
 
@@ -111,9 +111,9 @@ class BulkAppend:
     def _next_buffer(
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
-        """Return the buffer of the partition's last batch. Begin a new batch if the last batch is
-        closed or full, or if the next record does not fit into its buffer. `full` is a buffer into
-        which the next record did not fit."""
+        """Return the buffer of the partition's last batch. `full` is a buffer into which the next
+        record did not fit (None: no such buffer). Begin a new batch if the partition has no batch,
+        if the last batch is closed or full, or if the last batch has the buffer `full`."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

@@ -345,12 +345,13 @@ class Cluster:
     def _addresses(self) -> list[Address]:
         """Return the addresses of all brokers in the order in which to try them.
 
-        Addresses with an open connection come before addresses without one. Within each of these
-        two groups, the address that least recently got a metadata request comes first, because an
-        isolated broker may return outdated leaders.
+        The first group is the addresses with an open connection, the second group all others. In
+        each group, the address whose last metadata request is the oldest comes first. The brokers
+        are asked in turn, because an isolated broker may return outdated leaders.
 
         If the last requested refresh did not change the metadata, all connected brokers may be
-        isolated. Addresses to which the client has never tried to connect then count as connected.
+        isolated. In this case, addresses to which the client has never tried to connect are also in
+        the first group.
         """
 
         def order(address: Address) -> tuple[bool, int]:

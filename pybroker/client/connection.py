@@ -77,8 +77,8 @@ class _TooLarge(Exception):
 
 
 class Connection:
-    """A connection to a broker, which `Connection.open` creates. Requests are sent in the order of
-    the calls."""
+    """A connection to a broker, created by `Connection.open`. Requests are sent in the order of the
+    calls."""
 
     def __init__(
         self,
@@ -265,9 +265,9 @@ class Connection:
         self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
-        """If any response is too late, close the connection, because the responses to later
-        requests would be late too. A late response closes the connection even if no task waits for
-        it. If no response is late, set the timer again."""
+        """Close the connection if a response is too late, even if no task waits for this response.
+        The broker responds in the order of the requests, so all later responses would be late too.
+        If no response is late, set the timer again."""
         self._timer = None
         now = self._loop.time() + _TIMER_EARLY_S
         late = [pending for pending in self._pending if pending.deadline <= now]
@@ -410,8 +410,8 @@ class Connection:
 
 
 def _drop_response() -> None:
-    """Called if the caller of `send` is cancelled. The request stays in `_pending`, so that the
-    connection recognizes the response."""
+    """Called when the caller of `send` is cancelled. The request stays in `_pending` until its
+    response arrives. The response is then dropped."""
 
 
 def _late(pending: _Pending) -> str:

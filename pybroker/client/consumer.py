@@ -47,11 +47,10 @@ class Consumer(Generic[Key_co, Value_co]):
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    The consumer subscribes to `topics` when it starts. For a pattern or callbacks call
-    `subscribe`. The other keyword arguments are those of `ConsumerKeywords`. One task at a time may
-    read. `getmany`,
-    `getone` and `async for` also complete rebalances, so a consumer that calls none of them for
-    max.poll.interval.ms leaves its group.
+    The consumer subscribes to `topics` when it starts. For a pattern or callbacks call `subscribe`.
+    The other keyword arguments are those of `ConsumerKeywords`. One task at a time may read. The
+    reading calls `getmany`, `poll_arrow`, `getone` and `async for` also complete rebalances, so a
+    consumer that makes no reading call for max.poll.interval.ms leaves its group.
 
     `key_deserializer` and `value_deserializer` compute `record.key` and `record.value` from the
     bytes of the key or value (None for null). Each is a function of the bytes, or an object with a
@@ -60,7 +59,7 @@ class Consumer(Generic[Key_co, Value_co]):
     reading the attribute raises DeserializationFailed. `poll_arrow` does not use deserializers.
 
     With enable.auto.commit, a record counts as processed when the next record is requested. If an
-    exception ends the `async with` block, the records of the last call are not committed.
+    exception ends the `async with` block, the records of the last reading call are not committed.
     """
 
     def __init__(
@@ -333,15 +332,15 @@ class Consumer(Generic[Key_co, Value_co]):
     async def commit(
         self, offsets: GivenOffsets | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Commit `offsets`, in which each offset is the next one to read (None: the positions of
-        all assigned partitions). Waits for earlier commits. `timeout_ms` None:
+        """Commit `offsets` (None: the positions of all assigned partitions). Each offset is that of
+        the next record to read. The call first waits for earlier commits. `timeout_ms` None:
         default.api.timeout.ms.
 
-        Raises CommitFailed if other members may own the partitions; its subclass
-        RebalanceInProgress during a rebalance (call `getmany`, then commit what is still assigned);
-        FencedInstance if another member with the same group.instance.id has replaced this one;
-        DeadlinePassed after the time limit; ResponseError for other errors of the coordinator;
-        ValueError for a negative offset.
+        Raises CommitFailed if other members may own the partitions. Raises RebalanceInProgress (a
+        subclass of CommitFailed) during a rebalance: call `getmany`, then commit the offsets of the
+        partitions that are still assigned. Raises FencedInstance if another member with the same
+        group.instance.id has replaced this consumer. Raises DeadlinePassed after the time limit,
+        ResponseError for other errors of the coordinator, and ValueError for a negative offset.
         """
         group = self._need_group("commit")
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms

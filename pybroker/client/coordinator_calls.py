@@ -45,10 +45,10 @@ async def ask_coordinators(
     repeatable: bool = True,
     key_type: int = GROUP,
 ) -> dict[str, T | ClientError]:
-    """Call `ask` for the coordinator of each group. Return for each group the result or the error,
-    in the order of `groups`. Errors are retried until the deadline. A request that the coordinator
-    may have processed is retried only if `repeatable`. With `key_type` TRANSACTION, `groups` are
-    transactional ids."""
+    """Find the coordinators of the groups. Send one request to each coordinator by the function
+    `ask`. Return for each group the result or the error, in the order of `groups`. Retriable errors
+    are retried until the deadline. A request that the coordinator may have processed is retried
+    only if `repeatable`. With `key_type` TRANSACTION, `groups` are transactional ids."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}

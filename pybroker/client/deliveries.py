@@ -36,8 +36,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The outcome of a batch that was not delivered. If `definite` is false, the batch may be in
-    the log."""
+    """The outcome of a batch that was not acknowledged. If `definite` is true, the batch is
+    certainly not in the log. If `definite` is false, the batch may be in the log."""
 
     reason: str
     definite: bool
@@ -70,9 +70,9 @@ class DeliveryBatch(Protocol):
     def waiters(self) -> list[Waiter]: ...
 
     def at(self, index: int) -> tuple[DeliveryBatch, int]:
-        """Find the record that had the index `index` in this batch. Return the batch that now
-        contains the record, and the record's index in that batch. If this batch was not split,
-        return this batch and `index`."""
+        """Return the batch of the record that was appended to this batch at `index`, and the
+        record's index in the returned batch. If this batch was split, the returned batch is a part
+        of this batch. Otherwise the result is this batch and `index`."""
 
 
 class Delivery(RecordPlace):
@@ -157,15 +157,16 @@ class Run:
 class Deliveries(Sequence[Delivery]):
     """A Delivery for each record of one call of `send_many`, in the order of the records.
 
-    `await deliveries` waits until each record is acknowledged or has failed, and returns the
-    RecordMetadata of all records. If a record has failed, it raises DeliveryFailed.
+    `await deliveries` waits until each record is acknowledged or has failed. The `await` then
+    returns the RecordMetadata of all records, or raises DeliveryFailed if a record has failed.
     """
 
     def __init__(
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
-        """`timestamp` is the timestamp of all records. `places` has for each record its partition
-        number. `runs` maps each partition number to the runs of its records, in order."""
+        """All records have the timestamp `timestamp`. `places` is a list of partition numbers,
+        one for each record. `runs` maps each partition number to the runs in this partition, in
+        order."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

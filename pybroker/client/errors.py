@@ -85,8 +85,8 @@ class ConnectionLost(ClientError):
 
 
 class AnswerTooLarge(ConnectionLost):
-    """The response exceeds `receive_message_max_bytes`, and so would the response to a retry.
-    Increase the limit, or request less data."""
+    """The response is larger than `receive_message_max_bytes`. A retry does not help. Increase the
+    limit, or request less data."""
 
     retriable = False
 
@@ -112,9 +112,9 @@ class UnsupportedByBroker(ClientError):
 class ResponseError(ClientError):
     """The broker returned an error code of Kafka.
 
-    The message of the error has the name of the code, a text, and `place` (the subject of the
-    request). The text is `broker_sentence` (the broker's own message) if the broker sent one. If
-    not, the text is `detail`. If `detail` is empty, the text is Kafka's text for the code.
+    The error message has the name of the code, a text, and `place` (the subject of the request).
+    The text is the first of these that is not empty: `broker_sentence` (sent by the broker),
+    `detail`, Kafka's text for the code.
     """
 
     def __init__(
@@ -212,8 +212,9 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """The consumer has no valid offset for a partition, and auto.offset.reset is none. No offset is
-    committed, or the offset at which the consumer has to read is outside the log."""
+    """The consumer has no valid offset for a partition: no offset is committed, or the consumer's
+    offset is outside the log. The option auto.offset.reset is "none", so the consumer selects no
+    other offset."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
@@ -262,7 +263,7 @@ class NotAssigned(ClientError):
 
 
 class GroupError(ClientError):
-    """The base class of the errors of a group's coordinator that are not retriable."""
+    """The base class of errors about a consumer group."""
 
     def __init__(self, group_id: str, text: str) -> None:
         super().__init__(f"group {group_id}: {text}")
@@ -291,8 +292,9 @@ class FencedInstance(GroupError):
 
 
 class JoinRefused(GroupError):
-    """The coordinator does not admit the consumer to the group. `code` is the error code in its
-    response."""
+    """The consumer cannot join the group. `code` is the error code in the coordinator's response.
+    If the assignment from the group's leader cannot be decoded, `code` is
+    INCONSISTENT_GROUP_PROTOCOL."""
 
     def __init__(self, group_id: str, code: ErrorCode, text: str) -> None:
         super().__init__(group_id, f"{code.name}: {text}")
@@ -335,9 +337,9 @@ class FatalTransactionError(TransactionError):
 
 class ProducerFenced(TransactionError):
     """Another producer was started with the same transactional id, or the transaction was open for
-    longer than transaction.timeout.ms. Close the producer. If `definite` is true, the transaction
-    is aborted. If it is false, a commit request got no response, and the transaction may be
-    committed."""
+    longer than transaction.timeout.ms. Close the producer. If `definite` is true, the open
+    transaction is aborted. If `definite` is false, a commit request got no response: the
+    transaction may be committed."""
 
 
 class TransactionConflict(ClientError):

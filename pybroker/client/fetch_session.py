@@ -63,9 +63,9 @@ class FetchSession(Generic[P]):
         positions: Mapping[TopicPartition, P],
         changed: Iterable[TopicPartition] | None = None,
     ) -> SessionRequest:
-        """Return the next request. It changes the broker's session so that the session has exactly
-        the partitions in `positions`. Only the partitions in `changed` may differ from the last
-        request (None: any partition may)."""
+        """Return the next request. After this request the broker's session has exactly the
+        partitions in `positions`. `changed` must have each partition that differs from the last
+        request (None: compare all partitions)."""
         news: list[tuple[TopicPartition, P]] = []
         gone = []
         if self._epoch == INITIAL_EPOCH:

@@ -1,5 +1,5 @@
-"""The fetched batches of a partition, and the choice of those whose records the application
-gets."""
+"""The fetched batches of a partition. The application gets neither transaction markers nor, with
+read_committed, aborted records."""
 
 from __future__ import annotations
 

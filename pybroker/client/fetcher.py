@@ -102,9 +102,10 @@ class Fetcher:
         await asyncio.gather(*goodbyes)
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
-        """Ask the broker to close the fetch session. A failure is ignored, because the session
-        expires. The request does not use the connection of the other Fetch requests, because it
-        might wait there behind a request that waits for data."""
+        """Ask the broker to close the fetch session. A failure is only logged, because the broker
+        removes unused sessions. The request does not use the connection of the other Fetch
+        requests: on that connection a Fetch request may wait for data, and delay all later
+        requests."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:

@@ -44,9 +44,9 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise the epoch by one if it is `producer_epoch`. Do nothing if the epoch is higher
-        already, or if `producer_id` is no longer the current id. After the maximum epoch the
-        producer has no id and no epoch until `obtain`."""
+        """Raise the producer's epoch by one if the epoch is `producer_epoch`. Do nothing if the
+        epoch is already higher, or if `producer_id` is no longer the current id. If the epoch is
+        the maximum, drop the id and the epoch; `obtain` must then get a new id."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

@@ -117,9 +117,10 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return the metadata `fresh`. If the state of a partition is later in `known`, the result has
-    that state, because a client must not return to older metadata (KIP-320). If a topic has another
-    topic id in `fresh`, no state of the topic is taken from `known`."""
+    """Return the metadata `fresh`, except for partitions whose state in `known` is later. These
+    partitions keep their state from `known`, because a client must not return to older metadata
+    (KIP-320). If a topic has another topic id in `fresh`, no state of the topic is taken from
+    `known`."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)

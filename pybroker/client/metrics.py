@@ -1,8 +1,8 @@
 """The counters of producers and consumers, and their text for Prometheus.
 
-The names are those that the JMX exporter makes from the metrics of Kafka's Java client. Other
-metrics begin with `pybroker_`. The clients count once for each batch, request or response, never
-for each record.
+A metric that Kafka's Java client also has gets the name that the JMX exporter makes for it. The
+name of any other metric begins with `pybroker_`. The clients count once for each batch, request or
+response, never for each record.
 """
 
 from __future__ import annotations

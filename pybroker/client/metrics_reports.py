@@ -19,7 +19,7 @@ OnMetrics = Callable[[MetricsT], Awaitable[None] | None]
 
 class MetricsReports(Generic[MetricsT]):
     """Calls `callback` with the result of `read`: every `interval_ms` (0: never) from `start` on,
-    and once in `close`. If `callback` is None, it does nothing."""
+    and once in `close`. If `callback` is None, there are no reports."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The options of the clients. Each has a row with name, default, bounds and description. A name has
-two spellings, `linger.ms` as in properties files and `linger_ms` as in Python. Values may be text.
-An error lists all invalid options together."""
+"""The options of the clients. Each option has a row with name, default, bounds and description. A
+name has two spellings, `linger.ms` as in properties files and `linger_ms` as in Python. The
+application may give any value as text. An error lists all invalid options together."""
 
 from __future__ import annotations
 
@@ -327,8 +327,8 @@ def parse_options(
     bootstrap_servers: str | Iterable[str] | None = None,
     faults: Iterable[str] = (),
 ) -> OptionsT:
-    """Return the options of a client, as an object of the class `kind`. A `bootstrap_servers` that
-    is not None overrides the option in `given`. `faults` are the messages about other invalid
+    """Return the options of a client, as an object of the class `kind`. If `bootstrap_servers` is
+    not None, it overrides the option in `given`. `faults` are the messages about other invalid
     arguments of the client. Raises ConfigError if an option is invalid, or if `faults` is not
     empty. The error has a message for each invalid option, and the messages in `faults`."""
     if bootstrap_servers is not None:
@@ -363,7 +363,7 @@ def parse_options(
 
 
 def _settle_producer(values: dict[str, object]) -> list[str]:
-    """Add the defaults that depend on the given options to `values`. Return a message for each
+    """Add to `values` the defaults that depend on other options. Return a message for each
     contradiction between options."""
     faults = []
     defaults = ProducerOptions()
@@ -402,7 +402,7 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
 
 
 def _settle_consumer(values: dict[str, Any]) -> list[str]:
-    """Add the defaults that depend on the given options to `values`. Return a message for each
+    """Add to `values` the defaults that depend on other options. Return a message for each
     contradiction between options."""
     faults = []
     defaults = ConsumerOptions()

@@ -42,14 +42,15 @@ class _Question(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the reader's position is unchanged since the request."""
+        """Whether the answer is still needed: the reader's position is unchanged since the
+        request."""
         return (self.reader.era, self.reader.fetch_offset) == (self.era, self.offset)
 
 
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
     """Return the offset at which the leader's log begins to differ from the records that were read.
-    None means that the log does not differ, or that this is unknown. `end` is the leader's answer
-    for the leader epoch of the last read record."""
+    Return None if the log does not differ, or if `end` does not tell whether it differs. `end` is
+    the leader's answer for the leader epoch of the last read record."""
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
     gone = [start for epoch, start in reader.epochs if epoch > end.leader_epoch]

@@ -66,8 +66,8 @@ class PositionLookup:
         self._look_up_positions(readers, now)
 
     def reset(self, reader: PartitionReader, reason: str) -> None:
-        """Drop the reader's position, and find a new one by auto.offset.reset. If this option is
-        none, set the reader's error to OffsetUnavailable."""
+        """Drop the reader's position, and find a new one by auto.offset.reset. With
+        auto.offset.reset=none, set the reader's error to OffsetUnavailable instead."""
         policy = self._options.auto_offset_reset
         moment = RESET_MOMENTS.get(policy)
         if moment is None:

@@ -91,9 +91,9 @@ class Producer(Generic[Key_contra, Value_contra]):
 
         `partitioner` is a function of a topic's metadata, the bytes of a key and the bytes of a
         value. It returns the partition number, or None for the default. By default the key
-        determines the partition, as in the Java client; records without a key fill a batch of one
-        partition, then of another. `on_metrics` is a plain or an async function that gets the
-        metrics every statistics.interval.ms, and at the end of `close`.
+        determines the partition, as in the Java client. Records without a key go to one partition
+        for about batch.size bytes, then to another. `on_metrics` is a plain or an async function
+        that gets the metrics every statistics.interval.ms, and at the end of `close`.
         """
         faults: list[str] = []
         self._serializers = Serializers.of(key_serializer, value_serializer, faults)
@@ -329,9 +329,9 @@ class Producer(Generic[Key_contra, Value_contra]):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
         """Return an async context manager for one transaction. The end of the block commits the
-        transaction. If an exception or a cancellation ends the block, the transaction is aborted.
-        It is also aborted if the commit certainly failed. In both cases the exception leaves the
-        block. Raises the errors of `commit_transaction`."""
+        transaction. If an exception or a cancellation ends the block, or the commit fails, the
+        transaction is aborted. But if the outcome of the commit is unknown, the transaction is not
+        aborted. Raises the exception of the block, and the errors of `commit_transaction`."""
         transactions = self._need_transactions("transaction")
         if transactions.state is State.ABORTING:
             await self.abort_transaction()
@@ -378,8 +378,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         Raises AbortableTransactionError if a record was not delivered (abort, then repeat the
         transaction); ProducerFenced or FatalTransactionError if the producer cannot be used any
         more (close it); DeadlinePassed after max.block.ms (call `commit_transaction` again; if
-        `definite` is false, the transaction may be committed); TransactionConflict if no
-        transaction is open.
+        `definite` is false, the commit may have succeeded); TransactionConflict if no transaction
+        is open.
         """
         self._check_running()
         transactions = self._need_transactions("commit_transaction")

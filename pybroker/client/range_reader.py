@@ -103,8 +103,8 @@ class RangeReader:
         attribute `first_offset`, which may change with each batch. Also skip the records at or
         above the end of the range.
 
-        If `wanted.counts` is not empty, the records are compared with these counts. Raises
-        RangeFailed, NoBrokers and other ClientErrors.
+        If `wanted.counts` is not empty, each part of the range is checked: it must still have the
+        counted records. Raises RangeFailed, NoBrokers and other ClientErrors.
         """
         loop = self._loop
         if loop is None or loop.is_closed():

@@ -118,7 +118,8 @@ class Reading:
                 raise reader.problem
 
     async def wait_for_news(self, deadline: Deadline) -> None:
-        """Wait until the fetcher or the group has news, at most until the deadline."""
+        """Wait until `Fetcher.news` is set, the group has work that is due, or the deadline passes.
+        Then clear `Fetcher.news`."""
         limit_s = deadline.remaining_s()
         if self._group is not None:
             limit_s = self._group.wait_at_most_s(limit_s)

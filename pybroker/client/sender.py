@@ -205,7 +205,7 @@ class Sender:
                 queue.sequences = SequenceState()
 
     def _add_partitions(self) -> None:
-        """Start a task that adds the pending partitions to the transaction, if none runs."""
+        """Start `TransactionManager.add_pending` as a task, unless the task is running."""
         transactions = self._transactions
         if transactions is None or not transactions.pending or transactions.doomed:
             return
@@ -343,8 +343,8 @@ class Sender:
     def _answered(
         self, node: int, chosen: _Chosen, began: float, sent: Deferred[ProduceResponse]
     ) -> None:
-        """Handle the response to a Produce request for each batch. `began` is the time of the
-        request, in seconds of the monotonic clock."""
+        """Handle the response or error of a Produce request, batch by batch. `began` is the time of
+        the request, in monotonic seconds."""
         if self._closed:
             return
         try:

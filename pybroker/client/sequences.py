@@ -62,7 +62,7 @@ class SequenceState:
         return base_sequence == add(self.last_acknowledged, 1)
 
     def has_hole(self) -> bool:
-        """Return whether numbers above `last_acknowledged` are assigned. Call this only when no
-        batch with a number waits or is in flight: the batches with these numbers have then
-        failed."""
+        """Return whether failed batches have left a gap in the sequence numbers. Call this only
+        when no batch with a number waits or is in flight: a gap then exists if numbers above
+        `last_acknowledged` are assigned."""
         return self.next_sequence != add(self.last_acknowledged, 1)

@@ -63,8 +63,8 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work that may be done before other tasks must run. `left` is the rest of this work. It
-    is in bytes, not in seconds, so that a call returns the same records on a fast and a slow
+    """The work that may be done before other tasks must run. `left` is the remaining work in bytes.
+    A limit in bytes, not in seconds, lets a call return the same records on a fast and a slow
     machine."""
 
     left: int = BYTES_PER_TURN

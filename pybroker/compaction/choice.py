@@ -61,9 +61,9 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
 
 
 def waits_for_change(config: LogConfig) -> bool:
-    """Return whether a log with this configuration can become due for compaction only by a change
-    of the log, its high watermark or its configuration. Return False if time alone can make it due,
-    because of a compaction lag."""
+    """Return True if the configuration has no compaction lag. Only a change of the log, of its high
+    watermark or of its configuration can then make the log due for compaction. With a compaction
+    lag, time alone can make the log due."""
     return config.min_compaction_lag_ms == 0 and config.max_compaction_lag_ms == NEVER
 
 

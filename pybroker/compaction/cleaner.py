@@ -48,8 +48,8 @@ class CleanerThread(Blocking, Protocol):
     """One thread that runs the steps of the cleaner's passes, one at a time."""
 
     def give_way(self) -> None:
-        """Yield the processor to another waiting thread, as sched_yield does. Must be called by a
-        running step."""
+        """Let another waiting thread use the processor, as sched_yield does. Only a step that runs
+        in this thread may call this method."""
 
     def close(self) -> None:
         """Wait for the running step, and end the thread."""
@@ -253,8 +253,8 @@ class LogCleaner:
 
 
 async def _run(thread: Blocking, function: Callable[..., T], *arguments: object) -> T:
-    """Call `function` in the thread, and return its result. A cancelled caller still waits for the
-    end."""
+    """Call `function` in the thread, and return its result. A cancelled caller still waits until
+    `function` has returned."""
     future = asyncio.ensure_future(thread.run(function, *arguments))
     try:
         return await asyncio.shield(future)

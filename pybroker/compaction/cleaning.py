@@ -53,9 +53,9 @@ class Result:
 def clean(
     plan: Plan, disk: Disk, memory_bytes: int, now_ms: int, load_factor: float = LOAD_FACTOR
 ) -> Generator[int | Result, None, None]:
-    """Compact the part of a log in `plan`, step by step. Yield the number of bytes that each step
-    has read, and last the result. Each step waits for the disk. Keys may fill the share
-    `load_factor` of `memory_bytes`.
+    """Compact the part of a log in `plan`, step by step. After each step, yield the number of bytes
+    that the step has read. At the end, yield the result. Each step waits for the disk. Keys may
+    fill the share `load_factor` of `memory_bytes`.
 
     Raises CannotClean; CorruptionError if a batch is damaged; DiskFull if the disk is full;
     StorageError if the disk fails, or if the log was truncated or closed during the pass. After an

@@ -20,7 +20,7 @@ ENTRY_BYTES: Final = KeyTable.ENTRY_BYTES
 
 class Kept(NamedTuple):
     """The retained records of a batch: their number, whether a tombstone is among them, their
-    largest timestamp delta in ms, and their bytes."""
+    largest timestamp delta in ms, and the encoded records."""
 
     number: int
     has_tombstone: bool

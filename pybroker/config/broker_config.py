@@ -146,8 +146,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def roll_jitter_ms(self) -> int:
-        """The largest random time (ms) by which a segment is closed earlier: log.roll.jitter.ms if
-        it is set, else log.roll.jitter.hours."""
+        """The maximum of the random time (ms) that is subtracted from a segment's maximum age:
+        log.roll.jitter.ms if it is set, else log.roll.jitter.hours."""
         jitter_ms = self.log_roll_jitter_ms
         return self.log_roll_jitter_hours * _HOUR_MS if jitter_ms is None else jitter_ms
 
@@ -250,9 +250,7 @@ def _address(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise ValueError(
-            f"{text} is not an IP address: expected one, since host names are not resolved"
-        ) from None
+        raise ValueError(f"{text} is not an IP address, and host names are not resolved") from None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 

@@ -188,8 +188,8 @@ class Option:
         return f"{self.name}={shown}: expected {self.expected()}"
 
     def format(self, value: Value) -> str | None:
-        """Return the text that `parse` turns into `value`. Return None if `value` is None, and a
-        placeholder if it is a password."""
+        """Return `value` as a text that `parse` accepts. Return None if `value` is None, and a
+        placeholder if `value` is a password."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -304,8 +304,8 @@ def shortened(text: str) -> str:
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
-    """Return the first few of `faults` for the log. If there are more, the last item says how
-    many."""
+    """Return the first few of `faults` for the log. If some faults are left out, the last item says
+    how many, such as "and 3 more"."""
     more = len(faults) - SUGGESTIONS_MAX
     return [*faults[:SUGGESTIONS_MAX], *([f"and {more} more"] if more > 0 else [])]
 

@@ -222,11 +222,12 @@ def merged(
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
     """Apply `operations` to `current` (option -> text) and return the result. An operation is
-    (number of the operation in the protocol, option, value). `row_of` returns an option's
-    declaration (None: unknown).
+    (type, option, value). The type is a number: 0 set, 1 delete, 2 append, 3 subtract. `row_of`
+    returns an option's declaration (None: unknown).
 
-    Raise BrokerError INVALID_CONFIG if a list operation names an option that is not a list, or if a
-    value is longer than VALUE_BYTES_MAX; INVALID_REQUEST if the number of an operation is unknown.
+    Raise BrokerError INVALID_CONFIG if an append or subtract names an option that is not a list, or
+    if a value is longer than VALUE_BYTES_MAX. Raise INVALID_REQUEST if the type of an operation is
+    unknown.
     """
     values = dict(current)
     for operation, name, text in operations:

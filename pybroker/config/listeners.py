@@ -149,8 +149,9 @@ def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener
 def endpoints(
     advertised: Iterable[Listener], bound_ports: Mapping[str, int], machine_name: str
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints with which a broker registers. An empty host becomes `machine_name`,
-    port 0 the port to which the listener was bound (`bound_ports`: listener name -> port)."""
+    """Return the endpoints with which a broker registers. An empty host is replaced by
+    `machine_name`. Port 0 is replaced by the port to which the listener is bound, from
+    `bound_ports` (listener name -> port)."""
     filled = (
         replace(
             listener,

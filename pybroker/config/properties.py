@@ -76,8 +76,8 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option has the form of a line in a properties file: the value is text, and the
-    name is spelt with dots, as in Kafka."""
+    """Whether an option may come from a properties file: `value` is a PropertyText, or `value` is a
+    str and `name` has no underscore. Kafka's names have dots instead of underscores."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 

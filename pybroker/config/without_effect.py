@@ -1,6 +1,5 @@
-"""Topic options that this broker accepts, as Kafka does, but does not implement: finds them, and
-writes the text of the warning.
-"""
+"""Finds the topic options that have no effect: this broker accepts them, as Kafka does, but does
+not implement them. The module also writes the warning about such an option."""
 
 from __future__ import annotations
 

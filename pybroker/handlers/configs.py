@@ -104,9 +104,9 @@ async def _described(
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
-    """Return this broker's id if `name`, the resource name, is that id. Return None (all
-    brokers) if `name` is empty and `or_all` is True. Raise BrokerError INVALID_REQUEST for any
-    other name."""
+    """Parse the resource name `name`, which must be this broker's id, and return the id. If `name`
+    is empty and `or_all` is True, return None, which means all brokers. For any other name, raise
+    BrokerError INVALID_REQUEST."""
     if not name and or_all:
         return None
     if not name:

@@ -48,8 +48,8 @@ class ControllerView(Protocol):
     async def elect_leaders(
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
-        """Hold an election of this type in each partition. Raise BrokerError NOT_CONTROLLER if this
-        broker is not the controller."""
+        """Hold an election of type `election_type` in each partition. Raise BrokerError
+        NOT_CONTROLLER if this broker is not the controller."""
 
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int
@@ -59,8 +59,9 @@ class ControllerView(Protocol):
 
 
 class ZooKeeperLease(Protocol):
-    """The broker's ZooKeeper lease, which answers of ZooKeeper renew. Without a valid lease the
-    broker answers fewer requests, or none."""
+    """The broker's ZooKeeper lease: the time until which this broker may answer all requests. Each
+    response from ZooKeeper extends the lease. Without a valid lease, the broker answers fewer
+    requests, or none."""
 
     @property
     def is_valid(self) -> bool:
@@ -88,8 +89,8 @@ class TopicAdmin(Protocol):
     ) -> CreatedTopic: ...
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Ask the controller, through ZooKeeper, to delete the topic. Raise BrokerError if the
-        topic has another id than `topic_id`."""
+        """Ask the controller, through ZooKeeper, to delete the topic. If `topic_id` is given and is
+        not the topic's id, raise BrokerError UNKNOWN_TOPIC_ID."""
 
     async def expand(
         self,
@@ -99,8 +100,9 @@ class TopicAdmin(Protocol):
         *,
         validate_only: bool,
     ) -> None:
-        """Add partitions until the topic has `count` partitions in total. `assignments` are the
-        replicas of the new partitions; if it is None, this method chooses the replicas."""
+        """Add partitions until the topic has `count` partitions in total. `assignments` has the
+        replicas of each new partition. If `assignments` is None, this method chooses the
+        replicas."""
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Wait until the topic is deleted. Return False if it still exists after `timeout_s`."""
@@ -135,7 +137,7 @@ class InternalTopic(Protocol):
 
 class Configs(Protocol):
     """The configurations of topics and brokers. A method that uses ZooKeeper may raise CoordError,
-    or MalformedNode if a node contains no configuration."""
+    or MalformedNode if the content of a node is not a valid configuration."""
 
     @property
     def layers(self) -> LayeredConfig:

@@ -3,7 +3,8 @@
 The response has one result for each partition, in the order of the request. A result without an
 error means that all live replicas have the new log start offset, and that this broker has stored it
 in its checkpoint. There is one exception: if the disk is full, the checkpoint is written later. If
-the broker is killed before this write, the deleted records of the first remaining segment reappear.
+the broker is killed before the checkpoint is written, some deleted records reappear: those in the
+segment that contains the new log start offset.
 """
 
 from __future__ import annotations

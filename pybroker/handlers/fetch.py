@@ -151,9 +151,10 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Begin to wait for records if all of these hold: `reading` has read all its partitions;
-        the purgatory has counted no change since `reading` began, so its count is still `seen`; the
-        time limit has not passed. Otherwise start a task that reads on or answers."""
+        """Continue the request after the pass `reading`. Start a task in three cases: `reading`
+        has not read all its partitions; the time limit has passed; or the purgatory's count of
+        changes, which was `seen` when `reading` began, has grown. Otherwise wait for records
+        without a task."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -267,10 +268,10 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the time limit (s) of a wait in which a partition of the fetch session is pending. A
-    follower waits at most replica.fetch.wait.max.ms, because the partition may have a new high
-    watermark, which the follower must learn soon. For a consumer, max_wait_ms is the only limit, so
-    the result is inf."""
+    """Return the longest time (s) that the request waits while its session has a pending partition
+    (a partition that the next request reads). For a follower, the time is
+    replica.fetch.wait.max.ms, so that the follower learns a new high watermark soon. For a
+    consumer, the time is inf: only max_wait_ms limits the wait."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 

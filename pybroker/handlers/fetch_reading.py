@@ -288,8 +288,7 @@ def _list_aborted(
     if offset < partition.log.first_base_offset:  # the index may have been deleted meanwhile
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition}: the broker deleted offset {offset} while "
-            "it was reading there",
+            f"{partition.topic_partition}: offset {offset} was deleted during the read",
         )
     answer.aborted_transactions = [
         AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)

@@ -110,7 +110,8 @@ class CachedPartition:
         self.unwatch()
 
     def is_news(self, answer: PartitionData) -> bool:
-        """Whether this result has records, an error, or a value that the client does not know."""
+        """Whether `answer` has anything new for the client: records, an error, a diverging epoch,
+        or a changed high watermark or log start offset."""
         return bool(
             answer.records
             or answer.error_code
@@ -120,7 +121,7 @@ class CachedPartition:
         )
 
     def record_sent(self, answer: PartitionData) -> None:
-        """Record that this result is sent to the client."""
+        """Record that `answer` is sent to the client."""
         if answer.error_code or (self.follows and answer.diverging_epoch is not None):
             self.high_watermark = self.log_start_offset = NO_OFFSET
             return
@@ -172,8 +173,9 @@ class FetchSession:
         self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]
     ) -> Iterator[None]:
         """Add or change the partitions of `topics`, and remove those of `forgotten`. This generator
-        yields now and then, so that the caller can let other tasks run. Raise BrokerError
-        FETCH_SESSION_ID_NOT_FOUND if there are too many partitions or a topic name is too long."""
+        yields now and then, so that the caller can let other tasks run. If there are too many
+        partitions or a topic name is too long, raise BrokerError FETCH_SESSION_ID_NOT_FOUND: the
+        caller must then end the session."""
         partitions, items = self.partitions, 0
         for topic in topics:
             if len(topic.topic) > TOPIC_NAME_LENGTH_MAX:
@@ -216,10 +218,10 @@ class FetchSession:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """Make all partitions pending if an argument differs from its value at the last request.
-        `lease` is what this broker's ZooKeeper session allows it to answer. `incarnation` is a
-        number that grows with each registration of the follower in ZooKeeper. `committed_only` is
-        the isolation level."""
+        """Make all partitions pending if an argument has changed since the last call. `lease` says
+        which requests this broker may answer: fewer if this broker cannot reach ZooKeeper.
+        `incarnation` grows with each registration of the follower in ZooKeeper. `committed_only` is
+        True for the isolation level read_committed."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms

@@ -1,8 +1,9 @@
 """The gate: holds requests back until the starting broker can answer them.
 
-The controller's requests wait until the broker is registered and knows its broker epoch, since a
-request may be meant for the broker's previous process. The clients' requests wait until the broker
-has the metadata of the cluster. ApiVersions never waits.
+The requests of `BETWEEN_BROKERS` wait until the broker is registered. The broker then knows its
+broker epoch, and can refuse a controller's request that was meant for the broker's previous
+process. All other requests wait until the broker has the metadata of the cluster. ApiVersions never
+waits.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _FOR_BROKERS: Final = frozenset(map(int, BETWEEN_BROKERS))
 
 
 class Gate:
-    """Passes requests on to `answering`. Requests between brokers wait until `let_brokers_in` is
-    called, clients' requests until `open` is called."""
+    """Passes requests on to `answering`. The requests of `BETWEEN_BROKERS` wait until
+    `let_brokers_in` is called, all other requests until `open` is called."""
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -29,7 +30,7 @@ class Gate:
         self._opened = asyncio.Event()
 
     def let_brokers_in(self) -> None:
-        """Pass on the requests between brokers from now on. Idempotent."""
+        """Pass on the requests of `BETWEEN_BROKERS` from now on. Idempotent."""
         self._registered.set()
 
     def open(self) -> None:

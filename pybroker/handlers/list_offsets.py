@@ -118,10 +118,10 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper which of the requested partitions this broker still leads, and return these
-    partitions. Ask only about partitions whose log end the broker may not return without
-    ZooKeeper's confirmation (Authority.CONFIRMED). Partitions in `excluded`, and partitions whose
-    log start is requested, are skipped."""
+    """Ask ZooKeeper which partitions this broker still leads, and return these partitions. Ask only
+    about the requested partitions with Authority.CONFIRMED: the broker may return their log end
+    only after this check. Skip the partitions in `excluded`, and the partitions whose log start is
+    requested."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -181,8 +181,9 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
-    """Search the log in a thread for `timestamp`, up to `end_of(partition)`, the end of what the
-    client may read. Return None if there is no such record.
+    """Search the log, in a thread, for the record that `timestamp` asks for. Only records below
+    `end_of(partition)`, the end of what the client may read, count. Return None if no record is
+    found.
 
     Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during
     the search.
@@ -190,7 +191,7 @@ async def _search(
     If no record is found, raise BrokerError instead of returning None in two cases:
 
     - NOT_LEADER_OR_FOLLOWER if the replica's authority (the answers that it may give) is below
-      `for_the_end`: another leader's log may have such a record.
+      `for_the_end`: another leader's log may have the record.
     - OFFSET_NOT_AVAILABLE, for consumers only, if the high watermark is below the start of the
       leader epoch.
     """

@@ -24,7 +24,7 @@ from pybroker.model import (
 
 @dataclass(slots=True)
 class TopicView:
-    """A topic: its name and id, and the facts of its partitions by partition number."""
+    """A topic: its name, its id, and for each partition number the state of the partition."""
 
     name: str
     topic_id: uuid.UUID

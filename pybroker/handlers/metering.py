@@ -1,7 +1,7 @@
-"""Counts the requests of each API, and measures how long they take.
+"""Counts all requests of each API, and measures how long requests take.
 
-All requests are measured, except Produce and Fetch requests that are answered without a wait. Of
-these, only one in `_SAMPLE` is measured, and its time counts `_SAMPLE` times.
+Every request is measured, except the Produce and Fetch requests that are answered without a wait.
+Of these requests, one in `_SAMPLE` is measured, and its time is added `_SAMPLE` times.
 """
 
 from __future__ import annotations

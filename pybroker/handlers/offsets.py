@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups.
 
-Version 0 reads and writes /consumers/GROUP/offsets in ZooKeeper, at any broker. All other requests
-are served by the group's coordinator.
+OffsetCommit and OffsetFetch of version 0 use /consumers/GROUP/offsets in ZooKeeper. Every broker
+answers these requests. All other requests are answered by the group's coordinator.
 """
 
 from __future__ import annotations

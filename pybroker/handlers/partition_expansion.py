@@ -51,7 +51,7 @@ async def _expand(services: Services, topic: CreatePartitionsTopic, *, validate_
         raise BrokerError(
             ErrorCode.INVALID_PARTITIONS,
             f"the number of partitions of {topic.name} cannot be changed: a group id or"
-            " transactional id would then map to another partition than the one with its records",
+            " transactional id could then map to a partition without the id's records",
         )
     chosen = None
     if topic.assignments is not None:

@@ -140,8 +140,8 @@ def _take(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Check and append the batch of one partition, or leave it to a thread. Raise BrokerError or
-    StorageError if it cannot be appended."""
+    """Check and append the batch of one partition, or add the batch to `progress.unchecked`. Raise
+    BrokerError or StorageError if the batch cannot be appended."""
     if progress.guards.refusal is not None:
         raise progress.guards.refusal
     if acks not in (-1, 0, 1):
@@ -247,8 +247,8 @@ async def _check_and_finish(
     response: ProduceResponse,
     progress: _Progress,
 ) -> ProduceResponse | None:
-    """Check the unchecked batches in a thread and append them. Return the response, or None for
-    acks=0."""
+    """Check each batch of `progress.unchecked` in a thread, then append the batch on the event
+    loop. Return the response, or None for acks=0."""
     for key, data, result in progress.unchecked:
         try:
             partition = services.replicas.leader(key)

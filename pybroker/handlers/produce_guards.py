@@ -29,8 +29,8 @@ _NOBODY: Final = Producer(-1, -1)
 @dataclass(slots=True)
 class Guards:
     """The guard of each transactional batch of one request, or the error with which the batch
-    fails. A guard other than EXEMPT delays the append until the transaction coordinator has
-    confirmed that the partition is in the transaction."""
+    fails. A guard delays the append until the transaction coordinator has confirmed that the
+    partition is in the transaction. The guards EXEMPT and None delay nothing (see `of`)."""
 
     refusal: BrokerError | None = None
     """The error of all batches of the request, if it is refused as a whole."""
@@ -48,9 +48,9 @@ class Guards:
         return [key for key, guard in guards if guard is not None and guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
-        """Return the guard of the batch for partition `key`. Return None if the producer already
-        has an open transaction in this partition, so that no guard is needed. Raise BrokerError if
-        the batch must not be appended."""
+        """Return the guard of the batch for partition `key`: EXEMPT if the verification of
+        transactions is disabled, None if the producer already has an open transaction in this
+        partition. Raise BrokerError if the batch must not be appended."""
         error = self.errors.get(key)
         if error is not None:
             raise error

@@ -41,8 +41,8 @@ class _Changed:
 
 
 class ZooKeeperTopicAdmin:
-    """Creates, expands and deletes topics by writing to ZooKeeper. Two topics are never created at
-    the same time."""
+    """Creates, expands and deletes topics by writing to ZooKeeper. This broker creates one topic at
+    a time."""
 
     def __init__(
         self,

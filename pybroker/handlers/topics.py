@@ -226,8 +226,9 @@ def require_controller(services: Services) -> None:
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the BrokerError that the client gets for `error`. If ZooKeeper did not answer, it is
-    REQUEST_TIMED_OUT, after which clients retry. A BrokerError is returned unchanged."""
+    """Return the BrokerError that the client gets for `error`. A BrokerError is returned unchanged.
+    A CoordError (ZooKeeper did not answer) becomes REQUEST_TIMED_OUT, after which clients retry. A
+    MalformedNode becomes UNKNOWN_SERVER_ERROR."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

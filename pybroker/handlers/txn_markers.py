@@ -1,5 +1,6 @@
-"""WriteTxnMarkers: the leader appends the control batches that end transactions, for transaction
-coordinators and for Admin clients that abort a hanging transaction (KIP-664).
+"""WriteTxnMarkers: the leader appends transaction markers, the control batches that end a
+transaction. Transaction coordinators send this request, and Admin clients send it to abort a
+hanging transaction (KIP-664).
 
 The response has one result for each partition of each marker. A marker is acknowledged like a batch
 with acks=all.

@@ -17,8 +17,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Execute the program that `arguments` name, with the remaining arguments, in this process. Do
-    not return. On Linux the program ends when its parent ends. On other systems it does not."""
+    """Replace this process by a program. `arguments` are the parent's process id, the program's
+    path, and the program's arguments. If the parent has ended already, exit with code 1. On Linux
+    the program ends when the parent ends. On other systems it does not."""
     parent, program, *rest = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

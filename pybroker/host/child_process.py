@@ -45,8 +45,8 @@ def pybroker_environment() -> dict[str, str]:
 
 
 def wait_until_stopped(pid: int) -> None:
-    """Wait, after a SIGSTOP to the child, until all its threads have stopped or the child has
-    ended."""
+    """Wait until all threads of a child have stopped, or the child has ended. The caller must have
+    sent SIGSTOP to the child before."""
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 

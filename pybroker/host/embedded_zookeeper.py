@@ -243,8 +243,8 @@ class EmbeddedZooKeeper:
             ) from None
 
     def _end_orphan(self) -> None:
-        """Kill the server that the last start has recorded. Do nothing if another process now has
-        its process id."""
+        """Kill the server process that `server.json` records. Do nothing if another process now has
+        the recorded process id."""
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):

@@ -65,8 +65,8 @@ class ThreadedBlocking:
 class BackgroundThread:
     """One thread for work that takes long and that no client waits for. On Linux its scheduling
     policy is SCHED_BATCH: when it wakes up, it does not preempt a running thread, such as the event
-    loop's thread. Its priority is not lowered, because the event loop may have to wait until this
-    thread releases the GIL."""
+    loop's thread. Its priority is not lowered: a thread of low priority could hold the GIL for
+    long, and the event loop would wait for the GIL."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(

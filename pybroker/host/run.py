@@ -150,8 +150,8 @@ def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
 
 
 class _Sessions:
-    """Opens the broker's ZooKeeper sessions: with the configured ensemble, or with an embedded
-    server that it starts."""
+    """Opens the broker's ZooKeeper sessions. If no ensemble is configured, `connect` first starts
+    an embedded server."""
 
     def __init__(
         self, config: BrokerConfig, clock: SystemClock, metrics: Metrics, stack: AsyncExitStack

@@ -37,13 +37,13 @@ class _Attributes(ctypes.Structure):
 
 
 def shorten_slice() -> None:
-    """Give the calling thread a time slice of `LOOP_SLICE_NS`. New threads and processes of this
-    thread have the default slice again.
+    """Give the calling thread a time slice of `LOOP_SLICE_NS`. Threads and processes that this
+    thread starts have the default slice.
 
     Since Linux 6.12, a thread that wakes up preempts a running thread whose slice is longer. A
     thread that does not preempt may wait until the next tick of the scheduler (4 ms). Older kernels
-    ignore the slice. The thread's share of the processors does not change. If the kernel refuses
-    the call, the slice does not change either.
+    ignore the slice. The thread's share of the processors stays the same. If the kernel refuses the
+    call, the thread keeps its old slice.
     """
     found = _attributes()
     if found is None:

@@ -127,8 +127,8 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
 
 
 def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
-    """Return the directories that have the data of a broker that is not started. The index of such
-    a broker is at least `brokers`."""
+    """Return the directories that have the data of a broker that is not started. The started
+    brokers have the indexes 0 to `brokers` - 1."""
     parents = [Path(directory) for directory in config.log_directories]
     return sorted(
         path.parent

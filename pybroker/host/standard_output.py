@@ -49,7 +49,7 @@ class _Output(io.FileIO):
             _discard(self.fileno())
             raise OutputFailed(
                 f"standard output cannot be written: {error.strerror}; send the output to another"
-                " file, or free the disk if it is full"
+                " file, or free disk space if the disk is full"
             ) from error
 
 

@@ -163,7 +163,8 @@ class Supervision:
         return [self._launch(broker)]
 
     def stop(self) -> list[Effect]:
-        """Stop all brokers one after another. The second call stops all at once."""
+        """Stop all brokers one after another. The second call sends SIGTERM to all remaining
+        brokers at the same time."""
         again, self._stopping = self._stopping, True
         for found in self._brokers:
             if found.state in (State.NEW, State.PAUSING):

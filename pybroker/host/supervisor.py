@@ -280,7 +280,7 @@ class Supervisor:
         self._do(self._supervision.stop())
 
     async def _end_at_once(self) -> None:
-        """Kill the processes that still run after the supervisor has failed."""
+        """Kill the brokers' processes that still run, and wait until they have ended."""
         for child in self._children:
             if child.timer is not None:
                 child.timer.cancel()

@@ -86,9 +86,9 @@ def new_fetchers(
 
 
 class FollowerLeaderChannel:
-    """A follower's channel to one leader. If a call is cancelled, the connection is closed.
-    Otherwise a late response to the cancelled request would be taken for the response to the next
-    request."""
+    """A follower's channel to one leader. If a call is cancelled while it waits for a response, the
+    channel closes the connection. The next call then need not wait for the response to the
+    cancelled request."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""A broker's channel to itself: carries out the controller's commands, whether the controller runs
-in this process or its requests arrive from another broker.
-"""
+"""Carries out the controller's commands on this broker. A command comes from a controller in this
+process, or in a request from a controller on another broker."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ class ProvenEpochs:
 
 
 class LocalBrokerChannel:
-    """The channel over which a broker receives the controller's commands within its own process."""
+    """Carries out the controller's commands on this broker."""
 
     def __init__(
         self,

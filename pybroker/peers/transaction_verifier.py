@@ -74,8 +74,9 @@ is on another broker. Raises BrokerError."""
 
 class Verifier:
     """A `TransactionVerifier`. `find` returns the broker id of a transactional id's coordinator, or
-    raises BrokerError. `channel_to` returns a new channel to another broker. `verify_here` and
-    `verify_here_at_once` ask the coordinator on this broker, whose id is `broker_id`."""
+    raises BrokerError. `channel_to` returns a new channel to another broker. `verify_here` asks the
+    coordinator on this broker, whose id is `broker_id`. `verify_here_at_once` asks the same
+    coordinator, but returns None if the result has to be awaited."""
 
     def __init__(
         self,
@@ -215,8 +216,8 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[AddPartitionsToTxnTo
 
 
 def _answers(response: AddPartitionsToTxnResponse) -> dict[str, Errors]:
-    """Return the code of each partition by transactional id. Raise BrokerError for an error of the
-    whole request."""
+    """Return transactional id -> partition -> error code. Raise BrokerError if the response has an
+    error code for the whole request."""
     if response.error_code:
         code = error_code(response.error_code)
         raise BrokerError(_as_produce_error(code))

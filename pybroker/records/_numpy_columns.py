@@ -257,8 +257,8 @@ def _starts(data: bytes, count: int) -> list[int]:
 
 
 def _end_of_long(data: bytes, position: int) -> int:
-    """Return the end of the record that begins at `position`. The length of the record must be a
-    varint of three bytes or more."""
+    """Return the end of the record that begins at `position`. Call this only if the record's length
+    field, a varint, takes up three bytes or more."""
     raw = shift = 0
     byte = 0x80
     while byte >= 0x80:

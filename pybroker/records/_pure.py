@@ -130,10 +130,11 @@ def iter_records(
 
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
     """Return four numbers about the decompressed records in `data`: the index of the first record
-    without a key (-1 if none), the index of the record with the earliest timestamp, its timestamp
-    delta, and the latest timestamp delta. Without records: -1, -1, 0, 0.
+    without a key (-1 if none), the index of the record with the earliest timestamp, the smallest
+    timestamp delta, and the largest timestamp delta. Without records: -1, -1, 0, 0.
 
-    Raises CorruptionError. Offset deltas, values and headers are not checked."""
+    Raises CorruptionError. Offset deltas, values and headers are not checked.
+    """
     check_count(record_count, len(data))
     keyless = earliest = -1
     lowest = highest = 0

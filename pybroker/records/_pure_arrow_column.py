@@ -17,11 +17,12 @@ class ArrowColumn:
     """The rows of a binary or text column in Arrow's layout, as bytes or None. The bytes of a row
     are copied when they are read.
 
-    The buffers are those of an Arrow array. `first` is the index of the column's first row in them.
-    `offset_bytes` is the size of an offset, 4 or 8 bytes. `validity` is None if no row is null.
+    `offsets`, `data` and `validity` are the buffers of an Arrow array. The column begins at row
+    `first` of the array. `offset_bytes` is the size of an offset, 4 or 8 bytes. `validity` is None
+    if no row is null.
 
-    Raises ValueError if a buffer is too short. Reading a row raises ValueError if its offsets are
-    outside of the data.
+    The constructor raises ValueError if `offsets` or `validity` is too short. Reading a row raises
+    ValueError if the row's offsets are outside of `data`.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ PlaceT = TypeVar("PlaceT", bound="RecordPlace")
 
 
 class OpenBatch(Protocol):
-    """The last batch of a partition. A `closed` batch accepts no records. `memory` is the number of
-    bytes taken from the budget."""
+    """The newest batch of a partition. The batch accepts records until `closed` is True. `memory`
+    is the number of bytes that the batch has taken from the budget."""
 
     records: RecordBuffer
     memory: int
@@ -53,7 +53,8 @@ class Budget(Protocol):
 
 
 class RecordPlace:
-    """The place `_index` of a record in its batch, and its timestamp in ms since 1970."""
+    """The place of an appended record: the batch, the record's index in the batch, and the record's
+    timestamp in ms since 1970."""
 
     __slots__ = ("_batch", "_index", "_timestamp")
 
@@ -68,8 +69,8 @@ class OpenBatchAppender(Generic[PlaceT]):
 
     `place_type` is the subclass of RecordPlace that `append` returns. `routes` has the topics whose
     records may be appended; the caller adds and removes topics. No record is appended while more
-    than `used_max` bytes of the budget are used. `records_max` is the maximum size of a batch's
-    records in bytes.
+    than `used_max` bytes of the budget are used. `records_max` is the maximum size of a batch in
+    bytes, without the batch header.
 
     `check_open` is called before a record is appended, and raises an exception if no record may be
     appended. `check_time` returns a given timestamp, or raises an exception if the timestamp is
@@ -113,10 +114,11 @@ class OpenBatchAppender(Generic[PlaceT]):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> PlaceT | None:
-        """Append the record to the last batch of its partition, and return its place. Return None
-        if the record needs a new batch, a check, metadata, memory or the application's partitioner.
-        Partitions are chosen by key as in Kafka's Java client. Raises the errors of
-        `RecordBuffer.append`."""
+        """Append the record to the last batch of its partition, and return the record's place.
+        Append nothing and return None if the topic is not in `routes`, if memory is short, if the
+        application's partitioner has to choose the partition, if the partition depends on a key
+        that is not bytes, or if the partition has no open batch with room. A key determines the
+        partition as in Kafka's Java client. Raises the errors of `RecordBuffer.append`."""
         route = self._routes.get(topic)
         budget = self._budget
         if route is None or budget.used > self._used_max or budget.waiting:

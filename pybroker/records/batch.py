@@ -8,9 +8,9 @@ Layout, all big-endian; a batch is `12 + batch_length` bytes long:
     16 magic i8                  35 max_timestamp i64          57 record_count i32
     17 crc u32 over 21..end                                    61 records
 
-The checksum does not cover `base_offset` and `leader_epoch`: a leader sets them in place, and all
-other bytes stay as the producer sent them. This module reads and writes headers only; `record.py`
-decodes records.
+The checksum does not cover `base_offset` and `leader_epoch`, so that a leader can set both fields
+in place without a new checksum. This module reads and writes headers only; `record.py` decodes
+records.
 """
 
 from __future__ import annotations
@@ -200,8 +200,9 @@ def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_
 def restamp_log_append_time(
     data: bytearray | memoryview, position: int, size: int, timestamp_ms: int
 ) -> BatchHeader:
-    """Set the timestamp of all records in the batch to `timestamp_ms`, in place, and return the new
-    header. Only the LogAppendTime flag, `max_timestamp` and the checksum change (KIP-32)."""
+    """Give all records in the batch the timestamp `timestamp_ms`, in place, and return the new
+    header. Only the header changes: the LogAppendTime flag, `max_timestamp` and the checksum
+    (KIP-32)."""
     (attributes,) = _INT16.unpack_from(data, position + CHECKED_POSITION)
     _INT16.pack_into(data, position + CHECKED_POSITION, attributes | LOG_APPEND_TIME_FLAG)
     _INT64.pack_into(data, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)

@@ -90,10 +90,10 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The sum of three numbers: the rows, the entries of all binary columns, and the bytes of
-        all binary columns. An entry is the key, the value, a header name or a header value of one
-        record, also if it is null. Arrow stores the place of each entry as a 32-bit number, an
-        "offset". No such offset in an array of these columns exceeds this sum."""
+        """The number of rows, plus the number of entries in all binary columns, plus the number of
+        bytes in all binary columns. Each key, value, header name and header value of a record is
+        one entry, also if null. Arrow arrays have 32-bit offsets. No offset in the arrays of a
+        store exceeds the store's weight."""
 
     def add(
         self,

@@ -112,8 +112,9 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 
 def decompress_steps(codec: int, data: Buffer, limit_bytes: int) -> Generator[int, None, Buffer]:
-    """Decompress as `decompress` does, in steps of a few milliseconds. Yield the number of bytes
-    that each step but the last has produced. Raises the errors of `decompress`."""
+    """Decompress as `decompress` does, in steps of a few milliseconds. Each step yields the number
+    of bytes that it has decompressed or copied. The last decompression step yields nothing. Raises
+    the errors of `decompress`."""
     known = _known(codec)
     output = _Output(known, limit_bytes)
     pieces: deque[bytes] = deque()

@@ -1,11 +1,11 @@
 """The records that a consumer returns, and the reader that decodes them from a batch. The compiled
-implementation (`_consumed.pxi`) decodes key, value and headers at first access, `_pure_consumed.py`
-at once.
+implementation (`_consumed.pxi`) decodes key, value and headers at first access. `_pure_consumed.py`
+decodes all fields immediately.
 
 `outline_batches` reads the batch headers in `data`. It skips each batch that ends below
 `first_offset`, and an incomplete batch at the end. It returns the offset after the last batch (-1
-if there is none), and for each leader epoch the pair (leader epoch, base offset of its first
-batch).
+if there is none), and a list with one pair for each leader epoch: the leader epoch, and the base
+offset of the first batch with this leader epoch.
 
 `record_slice` returns the position after the next slice of encoded records, and the number of
 records in the slice. The records must have been checked before.

@@ -125,7 +125,7 @@ class SelectBatches(Protocol):
         - a control batch;
         - a batch that does not fit into `output`;
         - a batch that has to get a delete horizon;
-        - a batch of an idempotent producer of which no record is retained.
+        - a batch of an idempotent producer, if no record of the batch is retained.
 
         The pure Python implementation stops before the first batch.
         """

@@ -78,8 +78,8 @@ def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: 
 def encoded_records_steps(
     batch: Buffer, header: BatchHeader, decompressed_bytes_max: int
 ) -> Generator[int, None, Buffer]:
-    """Return the result of `encoded_records`, in steps of a few milliseconds. Yield the number of
-    bytes that each step but the last has produced. Raises the errors of `decode_records`."""
+    """Return the result of `encoded_records`, computed in steps of a few milliseconds. The yielded
+    numbers are those of `decompress_steps`. Raises the errors of `decode_records`."""
     payload = _stored_records(batch, header)
     if _is_plain(payload, header, decompressed_bytes_max):
         return payload
@@ -96,8 +96,8 @@ def _stored_records(batch: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _is_plain(payload: memoryview, header: BatchHeader, decompressed_bytes_max: int) -> bool:
-    """Return whether `payload` needs no decompression. True for a batch whose records compaction
-    has removed."""
+    """Return whether `payload` can be used without a call of `decompress`: `payload` is
+    uncompressed and within the limit, or empty. Compaction can remove all records of a batch."""
     codec = header.codec
     if codec == Codec.NONE:
         return len(payload) <= decompressed_bytes_max

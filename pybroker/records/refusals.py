@@ -1,6 +1,6 @@
-"""Lists the invalid records of a batch that the leader has rejected, with Kafka's messages
-(KIP-467). The number of checked and of listed records is limited, because a small batch may
-decompress to millions of records."""
+"""Lists the invalid records of a rejected batch, with Kafka's error messages (KIP-467). The number
+of checked and of listed records is limited, because a small batch may decompress to millions of
+records."""
 
 from __future__ import annotations
 

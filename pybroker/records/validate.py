@@ -110,7 +110,7 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
     if not crc_matches(data, 0, header.size):
         raise BrokerError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"the checksum of the batch differs from {header.crc:#010x} in its header",
+            f"the checksum {header.crc:#010x} in the batch header does not match the batch",
         )
     _check_codec(header, rules.api_version)
     _check_offsets(header, rules)
@@ -149,8 +149,8 @@ def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeade
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
-    """Return whether `stored_form` must decompress or compress the records of the batch in
-    `data`."""
+    """Return whether `stored_form` has to decompress the batch in `data`. Also return True if
+    `stored_form` has to compress an uncompressed batch."""
     if len(data) <= _CODEC_POSITION:
         return False
     codec = data[_CODEC_POSITION] & CODEC_MASK

@@ -1,9 +1,11 @@
-"""The authority of a leader: ordered levels that say which requests it may answer.
+"""The authority of a leader: ordered levels that say which requests the leader may answer.
 
-A deposed leader cannot commit a record that the new leader lacks, because a change of the ISR is a
-conditional write in ZooKeeper. So a deposed leader may still serve committed records and accept
-appends with acks=all. Other answers need a recent reply of ZooKeeper. An answer with the log end
-offset also needs recent fetches of the followers or a check in ZooKeeper.
+A deposed leader cannot commit a record that the new leader lacks. To commit this record, the
+deposed leader would have to remove the new leader from the ISR. The removal is a conditional write
+in ZooKeeper, and fails once the new leader is stored there. So a deposed leader may still serve
+committed records and accept appends with acks=all. Other answers need a recent reply of ZooKeeper.
+An answer with the log end offset also needs recent fetches of the followers or a check in
+ZooKeeper.
 """
 
 from __future__ import annotations
@@ -77,13 +79,12 @@ def authority(
 
     - `granted`: the highest authority that the controller's last command allows.
     - `lease`: the highest authority that the broker's ZooKeeper session allows.
-    - `is_replicated`: another broker can lead the partition. Otherwise any lease above NOTHING
-      allows the whole `granted` authority.
+    - `is_replicated`: another broker can lead the partition. If False, a `lease` above NOTHING does
+      not limit the result.
     - `has_heard`: within replica.lag.time.max.ms each in-sync or eligible replica has fetched from
-      this leader, or ZooKeeper has confirmed the leadership. Otherwise the result is at most ALONE:
-      the leader may not return its log end.
-    - `has_asked`: this broker has asked the controller to elect another leader. Then the result is
-      at most CONFIRMED: the leader may return its log end only after a check in ZooKeeper.
+      this leader, or ZooKeeper has confirmed the leadership. If False, the result is at most ALONE.
+    - `has_asked`: this broker has asked the controller to elect another leader. If True, the result
+      is at most CONFIRMED.
     """
     if lease and not is_replicated:
         lease = granted

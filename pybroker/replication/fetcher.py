@@ -170,8 +170,8 @@ class Fetcher:
             self._removed.append(key)
 
     def synced(self) -> None:
-        """Record that the log of a fetched partition was synced to disk. This ends the wait before
-        the next fetch."""
+        """Tell the fetcher that the log of a fetched partition was synced to disk. If the fetcher
+        is waiting between two fetches, the fetcher continues at once."""
         self._wake.set()
 
     async def stop(self) -> None:

@@ -1,4 +1,5 @@
-"""The replica fetchers of a broker, one for each broker from which it fetches."""
+"""The replica fetchers of a broker: one fetcher for each other broker that leads a followed
+partition."""
 
 from __future__ import annotations
 

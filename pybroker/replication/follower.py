@@ -1,10 +1,11 @@
 """Decides the next step of a follower after each answer of its leader. Pure functions.
 
 A follower's log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279,
-KIP-595). The follower's fetch contains the last leader epoch of its log. The leader looks in its
-own log for the largest leader epoch that is not above the follower's, and answers with the epoch
-found and its end offset. The follower truncates to the smaller of the two logs' end offsets for
-that epoch. Then it fetches again, until the leader reports no difference.
+KIP-595). The follower's fetch contains the last leader epoch of the follower's log. The leader
+answers with an epoch E, and with the end offset of E in the leader's log. E is the largest epoch in
+the leader's log that is not above the epoch in the fetch. The follower truncates its log to the end
+offset of E in the leader's log or in its own log, whichever is smaller. Then the follower fetches
+again, until the leader reports no difference.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
-    """Return the step that truncates a follower's log to the end offset `end`. If no record below
-    `end` in this log is certain to equal the leader's record, the step discards the whole log."""
+    """Return the step that truncates a follower's log to the end offset `end`. If the two logs may
+    have no record in common below `end`, the step discards the follower's whole log."""
     # A log that starts above `end` shares no record with the leader's log, and would lack the
     # leader's records below `end`. If the leader's log starts at or above `end`, the leader has
     # deleted the offset at which the logs begin to differ: no record below `end` is certain.

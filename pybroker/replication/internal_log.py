@@ -1,5 +1,5 @@
-"""The log of an internal topic's partition, for the coordinator that reads and appends it. An
-append has the checks and waits of a Produce request with acks=all."""
+"""The log of an internal topic's partition. A coordinator reads this log and appends to it. Each
+append is checked, and waits for the ISR, like a Produce request with acks=all."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def has_enough_replicas(isr_size: int, min_insync_replicas: int, replica_count: 
 
 
 def may_commit(stored: PartitionState, required: int) -> bool:
-    """Return whether the high watermark may advance: the `stored` ISR has at least `required`
-    replicas, and no replica is eligible (KIP-966)."""
+    """Return whether the high watermark may advance. The `stored` ISR must have at least `required`
+    replicas, and the partition's list of eligible leader replicas must be empty (KIP-966)."""
     return len(stored.isr) >= required and not stored.eligible
 
 

@@ -1,8 +1,9 @@
-"""Writes the ISR changes that leaders propose to ZooKeeper, and notifies the controller.
+"""Writes the ISR changes of this broker's leaders to ZooKeeper, and notifies the controller.
 
 An ISR change is a conditional write of the partition's state node. The same multi checks that the
-topic exists, and that a joining broker has not registered again (KIP-903). After a lost reply the
-broker repeats the write, because a read from a lagging ZooKeeper server proves nothing.
+topic exists, and that a joining broker has not registered again (KIP-903). If the reply to a write
+is lost, the broker repeats the write. A read of the node is not enough, because a lagging ZooKeeper
+server may return old content.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ _CONDITIONS_ON_WHO_JOINS: Final = 2
 
 
 class IsrChanges:
-    """Writes the ISR changes of the partitions that this broker leads, between `start` and
-    `stop`."""
+    """Between `start` and `stop`, writes the ISR changes of the partitions that this broker
+    leads."""
 
     def __init__(
         self, *, coord: Coord, replicas: ReplicaManager, clock: Clock, metrics: Metrics
@@ -248,7 +249,7 @@ class IsrChanges:
     # outcomes
 
     def _leader_of(self, change: IsrChange) -> Partition | None:
-        """Return the partition if it still waits for the result of the change, else None."""
+        """Return the partition of the change if the change is still pending, else None."""
         partition = self._replicas.partitions.get(change.topic_partition)
         return partition if partition is not None and partition.is_pending(change) else None
 
@@ -323,9 +324,9 @@ class IsrChanges:
         self._has_untold.set()
 
     def _go_on(self, partition: Partition, old_offset: int, readable_bytes: int) -> None:
-        """Propose the partition's next ISR change if one is due. Wake waiting requests if
-        `readable_bytes`, the number of bytes that became readable, is above 0. `old_offset` is the
-        earlier high watermark."""
+        """Continue after the result of an ISR change. Wake waiting requests if `readable_bytes`,
+        the number of bytes that became readable, is above 0. Propose the partition's next ISR
+        change if one is due. `old_offset` is the high watermark before the result."""
         self._replicas.high_watermark_moved(partition, old_offset, readable_bytes)
         if not partition.may_have_enough_replicas():
             self._replicas.produces.disturbed(partition.topic_partition)

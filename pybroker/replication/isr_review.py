@@ -1,5 +1,5 @@
-"""The periodic review of the ISR: finds followers that lag, and leaders without recent proof of
-their leadership."""
+"""The periodic review of the ISR: finds followers that lag, and leaders that have to check in
+ZooKeeper whether they still lead."""
 
 from __future__ import annotations
 

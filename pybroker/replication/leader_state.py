@@ -1,9 +1,9 @@
-"""The leader's view of its followers in one leader epoch, and the ISR changes that it proposes. No
-I/O.
+"""The leader's view of its followers in one leader epoch, and the ISR changes that the leader
+proposes. No I/O.
 
-The leader proposes a change; `IsrChanges` writes it and reports the result to the leader. Until
-then the high watermark waits for the members of both the old and the new ISR. At most one change is
-pending.
+The leader proposes a change; `IsrChanges` writes the change and reports the result to the leader.
+While a change is pending, the high watermark waits for the members of both the old and the new ISR.
+At most one change is pending.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ class Follower:
 
     @property
     def followed_s(self) -> float:
-        """The latest time at which the follower certainly still followed this leader: the arrival
-        of its second-to-last fetch. After this arrival the follower sent one more fetch to this
-        leader."""
+        """The arrival time of the follower's second-to-last fetch. The follower certainly still
+        followed this leader at that time, because it sent one more fetch to this leader later."""
         # The arrival of the last fetch proves less: that fetch may have been under way for long.
         session = self.session
         if session is not None and session.last_but_one_s >= self.fetched_s:
@@ -208,7 +207,8 @@ class LeaderState:
 
     @property
     def led_s(self) -> float:
-        """The latest time (monotonic seconds) at which certainly no other replica led."""
+        """The latest time (monotonic seconds) at which no other replica can have been the leader.
+        Infinity if no other replica can be elected."""
         electable = self.maximal_isr.union(self.facts.state.eligible)
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
         return max(self._found_s, min(followed, default=math.inf))
@@ -236,8 +236,8 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The fetch session of each follower. None if a follower has no session, or if one of a
-        follower's last two fetches was outside of its session."""
+        """The fetch session of each follower. None if a follower has no session, or if one of the
+        follower's last two fetches was not part of that session."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:
@@ -296,9 +296,9 @@ class LeaderState:
         followers from the ISR. If the new ISR has at least `required` replicas, the change also
         empties the list of eligible replicas.
 
-        If there is no replica to remove, a check may be due: a change that only checks the
-        partition's state node in ZooKeeper (`only_looks`). The check is due if the leader has no
-        recent proof of its leadership, or if the stored ISR is uncertain.
+        If no write is due, a check may be due: an `IsrChange` with `only_looks`, which only
+        compares the version of the partition's state node in ZooKeeper. The check is due if `led_s`
+        is too long ago, or if the stored ISR is uncertain.
         """
         self._await(
             frozenset(
@@ -348,8 +348,8 @@ class LeaderState:
             joined.caught_up_s = max(joined.caught_up_s, joined.fetched_s)
 
     def adopt(self, state: PartitionState, version: int) -> None:
-        """Adopt the content and the version of the partition's state node in ZooKeeper, in the same
-        leader epoch. No change is pending afterwards."""
+        """Adopt the content and the version of the partition's state node in ZooKeeper. `state` has
+        the same leader epoch as before. No change is pending afterwards."""
         assert self.pending is None or version > self.pending.expected_version
         self.pending = None
         self.facts = replace(self.facts, state=state, partition_epoch=version)

@@ -65,9 +65,9 @@ class LeadershipYield:
             self.on_change()
 
     def may_copy(self, state: PartitionState | None) -> bool:
-        """Return whether this broker may fetch the partition with this state from its leader. False
-        if there is no leader. If the broker is about to stop, also False for a replica outside the
-        ISR."""
+        """Return whether this broker, as a follower, may fetch a partition in the state `state`.
+        False if the partition has no leader. Also False if this broker is about to stop and is not
+        in the ISR."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr

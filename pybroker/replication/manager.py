@@ -115,8 +115,8 @@ class ReplicaManager:
     # for requests
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """Return this broker's open replica. Raises BrokerError: KAFKA_STORAGE_ERROR if it failed,
-        NOT_LEADER_OR_FOLLOWER if only other brokers have one, else UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the open replica. Raises BrokerError: KAFKA_STORAGE_ERROR if the replica failed,
+        NOT_LEADER_OR_FOLLOWER if other brokers have replicas, else UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._partitions.get(topic_partition)
         if found is None and topic_partition in self._not_opened:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._not_opened[topic_partition])
@@ -146,9 +146,9 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the replica's authority: which answers it may give as the leader. `lease` is the
-        highest authority that the ZooKeeper session allows. A result above `needed` may be too
-        high, because the checks that `needed` does not require are skipped."""
+        """Return which answers the replica may give as the leader. `lease` is the highest authority
+        that the ZooKeeper session allows. Compare the result only with `needed`: the checks that
+        only a higher authority requires are skipped."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -262,8 +262,8 @@ class ReplicaManager:
                 self._disturbed(key)
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Replace a moved replica's log by its copy in another log directory. Return False if the
-        caller must try again."""
+        """Replace a replica's log by the copy that the move wrote to another log directory. Return
+        False if the caller must try again."""
         if self._commands.locked() or move.topic_partition in self.busy:
             return False
         if not self._logs.moves.swap(move):
@@ -276,10 +276,10 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Make each replica leader or follower. Return an error code for each. If this command, or
-        the series of commands that it ends, names all replicas of this broker (see `Extent`),
-        rename all other logs to `*-stray`. Raises BrokerError STALE_CONTROLLER_EPOCH;
-        STALE_BROKER_EPOCH; NETWORK_EXCEPTION if ZooKeeper returns no configuration."""
+        """Make each replica leader or follower. Return an error code for each. If all replicas of
+        this broker are now named, by this command or by a series of commands (see `Extent`), rename
+        all other logs to `*-stray`. Raises BrokerError STALE_CONTROLLER_EPOCH; STALE_BROKER_EPOCH;
+        NETWORK_EXCEPTION if ZooKeeper returns no configuration."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers: dict[TopicPartition, ErrorCode] = {}

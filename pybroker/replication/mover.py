@@ -37,7 +37,7 @@ class DirectoryUsage(NamedTuple):
 
 
 class ReplicaMover:
-    """Moves replicas to other log directories between `start` and `stop`."""
+    """Moves replicas to other log directories. The moves run from `start` until `stop`."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs
@@ -186,7 +186,8 @@ class ReplicaMover:
     # -- moving
 
     async def _finished(self, move: ReplicaMove) -> None:
-        """Wait for the end of a move whose copy has already replaced the log."""
+        """If the move's copy has already replaced the log, wait for the rest of the move: the
+        removal of the old log."""
         tasks = [task for task, carried_out in self._tasks.items() if carried_out is move]
         if move.done and tasks:
             await asyncio.wait(tasks)

@@ -184,8 +184,8 @@ class Partition(Watched):
 
     def lead(self, facts: PartitionFacts, now: float) -> None:
         """Become the leader at `now` (monotonic seconds), in a leader epoch that starts at the log
-        end offset. `check_epoch` must have returned True for these facts. The caller or the first
-        append writes the new leader epoch to disk."""
+        end offset. `check_epoch` must have returned True for these facts. The new leader epoch is
+        not on disk yet: the first append writes it, unless the caller writes it earlier."""
         assert facts.state.leader == self.broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
@@ -258,15 +258,16 @@ class Partition(Watched):
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """Record that ZooKeeper can never accept the pending ISR change. Return the approximate
-        number of bytes that became readable."""
+        """Record that ZooKeeper can never accept the pending ISR change. The high watermark no
+        longer waits for the broker that the change would have added. Return the approximate number
+        of bytes that became readable."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """Record the result of an `IsrChange` that only checks the partition's state node in
-        ZooKeeper (`only_looks`): the node is as this leader knows it."""
+        """Record that a check of the partition's state node in ZooKeeper (an `IsrChange` with
+        `only_looks`) found the version that this leader expected."""
         assert self._leader is not None
         self._leader.unchanged()
 
@@ -335,9 +336,9 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether it is proven that this replica still led at some time in the last
-        `lag_max_s` seconds. The proof is a fetch by each replica that could be elected, or a
-        confirmation by ZooKeeper. `now` is in monotonic seconds."""
+        """Return whether this replica leads, and its leadership was confirmed in the last
+        `lag_max_s` seconds: by a fetch of each replica that could be elected, or by ZooKeeper. No
+        confirmation is needed if no other replica can be elected. `now` is in monotonic seconds."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property

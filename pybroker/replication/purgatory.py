@@ -152,12 +152,13 @@ class Purgatory:
         more_within_s: float = math.inf,
         shares_timer: bool = False,
     ) -> Wait:
-        """Begin a wait with the conditions of `wait`, and call `on_over` once when it ends.
-        `on_over` must not read partitions. The caller must call `end` of the returned object once.
+        """Begin a wait that ends for the same reasons as `wait`. Call `on_over` once when the wait
+        ends. `on_over` must not read partitions. The caller must call `end` of the returned object
+        once.
 
-        `shares_timer`: the wait may end before `timeout_s`, together with other waits. If the timer
-        of an earlier wait is due in the second half of `timeout_s`, this wait ends at that time.
-        Otherwise the wait gets a new timer, which is due at most a second early.
+        `shares_timer`: the wait shares a timer with other waits, and may therefore time out early.
+        If the timer of an earlier wait is due in the second half of `timeout_s`, this wait uses
+        that timer. Otherwise this wait gets a new timer, which is due at most one second early.
         """
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None

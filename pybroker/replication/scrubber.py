@@ -40,8 +40,8 @@ _ALL: Final = 2**31
 
 
 class Scrubber:
-    """Checks each log of one broker once in `interval_s`, between `start` and `stop`. Reads at most
-    `bytes_per_second` in total."""
+    """Checks each log of one broker every `interval_s` seconds, and reads at most
+    `bytes_per_second` in total. The checks run from `start` until `stop`."""
 
     def __init__(
         self,

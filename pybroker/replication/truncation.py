@@ -69,7 +69,7 @@ Failed = Callable[[TopicPartition, str], None]
 
 
 class Truncator:
-    """The truncations of a broker's followers. Use it from the event loop only."""
+    """Truncates the logs of this broker's follower replicas. Use it from the event loop only."""
 
     def __init__(self, blocking: Blocking, losses: Losses) -> None:
         self._blocking = blocking
@@ -134,10 +134,10 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """If the partition has a loss receipt, record the truncation `step` in it. Return None if
-        the truncation may begin, else the pause before the next fetch. The truncation may not begin
-        if it removes committed records without a receipt, or if the receipt cannot be read or
-        written."""
+        """Return None if the truncation `step` may begin, else the pause before the next fetch. If
+        the partition has a loss receipt, first record the truncation in the receipt. If the
+        partition has no loss receipt, forbid a truncation of committed records. Also forbid the
+        truncation if the receipt cannot be read or written."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

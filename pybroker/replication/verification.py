@@ -125,9 +125,9 @@ class TransactionVerification:
     async def of_partition(
         self, partition: Partition, transactional_id: str, producer: Producer
     ) -> Verification | None:
-        """Return the guard for a batch without sequences, after the coordinator has confirmed the
-        transaction. The coordinator is not asked in the two cases of `begin`. Raises BrokerError
-        with the coordinator's error code if it does not confirm."""
+        """Return the guard for a batch without sequences. If the guard is neither EXEMPT nor None,
+        first ask the coordinator to confirm the transaction. Raises BrokerError with the
+        coordinator's error code if the coordinator does not confirm the transaction."""
         key = partition.topic_partition
         guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
         if guard is not None and guard is not EXEMPT:

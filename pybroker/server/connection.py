@@ -1,9 +1,9 @@
 """One connection: receives request frames, passes them to the handlers one at a time, and sends the
 responses in the order of the requests.
 
-The handler of a Produce request may have appended all batches while the response still waits for
-the acknowledgement. Then the connection already handles the next Produce request. The followers
-thus copy the batches of several requests with one fetch.
+A Produce request counts as handled once all its batches are appended, even if its response still
+waits for replication. The connection can then handle the next Produce request. A follower thus
+copies the batches of several requests with one fetch.
 
 A frame that is not a valid request closes the connection. While a request is handled, further bytes
 are received only as long as the buffer has space. A peer that closes its sending side still gets
@@ -63,9 +63,9 @@ class Connection(asyncio.BufferedProtocol):
     `handle` answers the requests. `on_open` returns None if the connection is accepted, otherwise
     the reason why it is refused.
 
-    `_unanswered` has the responses that are not sent yet, in the order of the requests. A response
-    that is ready waits there for the responses before it. `_handling` is the request that is being
-    handled: it is the last one in `_unanswered`, and the buffer keeps its frame.
+    `_unanswered` has an entry for each request whose response is not sent yet, in the order of the
+    requests. The entry is the response or its future. `_handling` is the future of the request that
+    is being handled. It is the last entry, and the buffer keeps the frame of this request.
     """
 
     def __init__(
@@ -258,8 +258,8 @@ class Connection(asyncio.BufferedProtocol):
             self._buffer.shrink()
 
     def rest(self) -> bool:
-        """Set the attribute `rests` and return it. It becomes True if all hold: no request is
-        unanswered, no response is unsent, and no byte of a further request has arrived."""
+        """Set the attribute `rests` and return its new value. The value is True only if no request
+        is unanswered, no response is unsent, and no byte of a further request has arrived."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         is_quiet = self._is_idle() and not self._waits_for_memory and not self._ended
         self.rests = is_quiet and not unsent_bytes and not self._buffer.unread_bytes
@@ -372,7 +372,8 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def _write_ready(self) -> None:
-        """Queue the responses for `_flush` that wait for no earlier response."""
+        """Queue the ready responses for `_flush`, in order, up to the first response that is not
+        ready."""
         unanswered = self._unanswered
         while unanswered:
             first = unanswered[0]

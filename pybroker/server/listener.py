@@ -241,8 +241,8 @@ class Server:
         return None
 
     def _make_place(self, protected: str | None) -> None:
-        """Close the connection that has been silent for longest, to make room for a broker.
-        Connections on the listener `protected` are spared."""
+        """Close the connection that has been silent for longest, because max.connections is
+        exceeded. Connections on the listener `protected` are not closed."""
         others = [each for each in self._connections if each.peer.listener != protected]
         if others:
             longest_silent = min(others, key=lambda each: each.last_active)
@@ -296,7 +296,7 @@ class Server:
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _due(self, idle_since: float) -> Iterator[Connection]:
-        """Yield the connections whose `rests` is True and that may have been idle since
+        """Yield the connections in `_resting`, except those that were certainly active after
         `idle_since` (monotonic s)."""
         for connection, began in self._resting.items():
             if began - _REST_S_MAX > idle_since:

@@ -64,7 +64,8 @@ class ReceiveBuffer:
 
     @property
     def first_bytes(self) -> memoryview:
-        """The received bytes that are not released yet."""
+        """The received bytes that are not released yet. On a new connection, these are the first
+        bytes that the peer has sent."""
         return self._view[self._start : self._end]
 
     def writable(self) -> memoryview:

@@ -1,4 +1,5 @@
-"""Reusable memory for reads of log files. A buffer is reused once no view of it is left."""
+"""Reusable memory for reads of log files. A read may use a buffer again when no view of the buffer
+is left."""
 
 from __future__ import annotations
 

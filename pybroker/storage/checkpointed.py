@@ -1,7 +1,7 @@
 """Computes the content of a log directory's checkpoints from its logs. Pure.
 
-The checkpointed values of a damaged log are never lowered. With lower values recovery would take
-the corrupt range for an incomplete last write, and cut it off.
+The checkpointed values of a damaged log are never lowered. If they were lowered, recovery would
+mistake the corrupt range for an incomplete last write, and cut it off.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Logs = Mapping[TopicPartition, Log]
 
 
 def high_watermarks(logs: Logs, known: Offsets, current: Offsets) -> dict[TopicPartition, int]:
-    """Return partition -> high watermark to checkpoint. `current` are the values in memory, `known`
-    the values in the file."""
+    """Return partition -> the high watermark that the new checkpoint contains. `current` has the
+    values in memory, `known` the values in the present checkpoint file."""
     result = {}
     for key, log in logs.items():
         old = known.get(key, 0)

@@ -350,8 +350,8 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Finish the start of the broker. Call this after each replica that may have lost records
-        has left the ISR and the eligible leader replicas (KIP-966).
+        """Finish the start of the broker. Before this call, all replicas that may have lost records
+        must have left the ISR and the eligible leader replicas (KIP-966).
 
         Store durably the boot id, the list `family` of the remaining log directories, and
         `incarnation` (see `in_use`). Then remove the file in which the operator accepts losses.
@@ -416,9 +416,9 @@ class LogDirectory:
     def forget_others(
         self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Correct the checkpoints of this directory, after all logs were opened. `ends` has the
-        partitions in this directory, each with the upper limit of its checkpointed offsets.
-        `anywhere` has the partitions in all log directories of this broker.
+        """Correct the checkpoints of this directory, after all logs were opened. `ends` maps each
+        partition in this directory to a limit: no checkpointed offset of the partition may be above
+        the limit. `anywhere` has the partitions in all log directories of this broker.
 
         - Partitions in `ends`: offsets above the limit are lowered to the limit.
         - Missing partitions: their offsets are kept. A partition is missing if it is not in

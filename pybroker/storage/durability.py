@@ -60,8 +60,8 @@ class Durability:
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Return whether flush.messages permits a later flush of the records below the log end
-        offset `end`. If the result is True, these records count as durable from now on."""
+        """Return whether the log has fewer than flush.messages unsynced records. `end` is the log
+        end offset. If the result is True, all records below `end` count as durable from now on."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end

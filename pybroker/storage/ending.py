@@ -35,8 +35,8 @@ class Ending:
 
     def shares(self) -> list[Sequence[Log]]:
         """Return all logs in groups. Several threads may call `end` at the same time if each passes
-        a different group. Also make the names of new logs durable in the log directories. Waits for
-        the disk."""
+        a different group. Also sync each log directory that contains new logs: without this sync, a
+        power loss could remove the new logs. Waits for the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]

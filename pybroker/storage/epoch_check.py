@@ -75,8 +75,8 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Return whether an epoch of `history` begins inside the batch. The first epoch does not count,
-    because the log start offset may be inside a batch."""
+    """Return whether an epoch of `history` begins inside the batch. The first epoch of `history`
+    does not count: its beginning moves with the log start offset, which may be inside a batch."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)

@@ -137,8 +137,7 @@ class EpochFile:
             self._is_released = True
 
     def persist(self) -> None:
-        """Write all changes made before this call to the file, durably. Waits for the disk. Raises
-        StorageError."""
+        """Make all changes so far durable in the file. Waits for the disk. Raises StorageError."""
         with self._lock:
             if not self.changed or self._is_released:
                 return

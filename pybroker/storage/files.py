@@ -1,8 +1,8 @@
 """The `Disk` of a real process: the only module of the log that calls the operating system.
 
-Open descriptors are in an LRU cache of bounded size. A file with unsynced content keeps its
-descriptor. The kernel may report a failed write only at a later sync, and reports it reliably only
-for this descriptor.
+Open descriptors are in an LRU cache of bounded size. The descriptor of a file with unsynced content
+stays open. The reason: the kernel may report a failed write only at a later sync. If the descriptor
+was closed before the sync, the report may be lost.
 """
 
 from __future__ import annotations

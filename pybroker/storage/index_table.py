@@ -91,8 +91,7 @@ class IndexTable:
         return len(self._state[1]) >= TAIL_BYTES
 
     def spill(self) -> None:
-        """Write the entries that are only in memory to the file, and create the file if
-        necessary."""
+        """Append the entries that the file does not have yet. Create the file if necessary."""
         written, tail = self._loaded()
         if tail:
             self._opened().append(bytes(tail))

@@ -57,16 +57,17 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts about a log that are known before it is opened. An offset is None if the checkpoint has
-    no offset for this log.
+    """Facts about a log that are known before it is opened. `recovery_point` and `log_start_offset`
+    are the checkpointed offsets; None if the checkpoint has no offset for this log.
 
     - `clean`: the log was closed cleanly.
-    - `floor_offset`: all records below it were written. A log that ends earlier is damaged.
+    - `floor_offset`: all records below this offset were written. A log that ends earlier is
+      damaged.
     - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
-    - `same_boot`: since a broker last used this log, the machine was not booted again, and the disk
+    - `same_boot`: the machine was not booted again since a broker last used this log, and the disk
       did not fail. So no written bytes are lost.
-    - `lost_power`: since a broker last used this log, the machine was shut down or lost power.
-      Both `same_boot` and `lost_power` are False if the machine's boot at that time is unknown.
+    - `lost_power`: the machine was shut down or lost power since a broker last used this log.
+      `same_boot` and `lost_power` are both False if the log directory contains no boot id.
     - `accepts_loss`: the operator accepts the loss of all records from the first corrupt range on.
     - `checks_all`: recovery also checks the batches below the recovery point.
     """

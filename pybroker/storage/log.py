@@ -427,8 +427,8 @@ class Log:
         self.changes.note(self.topic_partition)
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
-        """Delete the expired segments; with `by_age` False, only segments below the log start
-        offset. Return the number of deleted segments. Their files remain until `remove_doomed`."""
+        """Delete the segments below the log start offset and, with `by_age`, the expired segments.
+        Return the number of deleted segments. Their files remain until `remove_doomed`."""
         if self._failure is not None or self.damage is not None or self.segments.are_pinned:
             return 0
         segments = self.segments.all
@@ -453,7 +453,7 @@ class Log:
         return count
 
     def remove_doomed(self, now_ms: int) -> None:
-        """Remove the files of deleted segments after file.delete.delay.ms. Waits for the disk."""
+        """Remove the files of segments whose deletion delay has passed. Waits for the disk."""
         try:
             if self._failure is None:
                 self.segments.remove_doomed(now_ms)

@@ -58,7 +58,8 @@ class LogChanges:
         self._touched[partition] = None
 
     def reader(self, partitions: Iterable[TopicPartition] = ()) -> ChangeReader:
-        """Return a reader of all notes from now on. Its first `take` also returns `partitions`."""
+        """Return a new reader, which gets all notes that are added after this call. The first
+        `take` of the reader also returns `partitions`."""
         reader = ChangeReader(self, partitions)
         self._readers.append(reader)
         return reader

@@ -167,8 +167,8 @@ class LogOwner:
             raise self.refuse(partition, error) from error
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
-        """Report an operation that failed with `error` and left the log unchanged. Return the
-        BrokerError to raise. If `error` is not a full disk, the log directory goes offline."""
+        """An operation on the partition has failed with `error`, and the log is unchanged. Call
+        `refused` if the disk was full, else `failed`. Return the BrokerError to raise."""
         tell = self.refused if isinstance(error, DiskFull) else self.failed
         tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

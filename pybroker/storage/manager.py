@@ -206,8 +206,8 @@ class LogManager:
 
     def record_incarnation(self, incarnation: int) -> None:
         """Store `incarnation` in the log directories: a number that grows with each registration of
-        the broker in ZooKeeper. Call this after each replica in `suspects` has left the ISR and the
-        eligible leader replicas (KIP-966). Waits for the disk."""
+        the broker in ZooKeeper. Before this call, all replicas in `suspects` must have left the ISR
+        and the eligible leader replicas (KIP-966). Waits for the disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -351,8 +351,8 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition, *, is_replaced: bool = False) -> None:
-        """Close the log, and rename its directory to `*-stray`. Set the replica's health to WHOLE,
-        unless `is_replaced` (a new copy follows). Waits for the disk. Raises StorageError."""
+        """Close the log, and rename its directory to `*-stray`. Forget the replica's health, unless
+        a new copy follows (`is_replaced`). Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)
@@ -389,8 +389,8 @@ class LogManager:
         return 0 if home is None else home.high_watermarks.offsets.get(partition, 0)
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks, recovery points and log start offsets that have changed.
-        Partitions that are not in `high_watermarks` keep their value. Waits for the disk."""
+        """Write the changed high watermarks, recovery points and log start offsets. Partitions not
+        in `high_watermarks` keep their old high watermark. Waits for the disk."""
         self.checkpoints.write_changed(high_watermarks)
 
     def _checkpoint_one(

@@ -22,8 +22,8 @@ META_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The content of `meta.properties`. `other` are properties of newer Kafka versions, which are
-    kept."""
+    """The content of `meta.properties`. `other` has the properties that this broker does not know,
+    such as those of newer Kafka versions. The broker writes them back unchanged."""
 
     broker_id: int | None
     cluster_id: str | None
@@ -47,7 +47,7 @@ class Boot:
 @dataclass(frozen=True, slots=True)
 class Family:
     """The content of `pybroker.directories`: id -> path of each log directory of one broker. If the
-    files of several directories differ, the one with the highest `revision` is valid."""
+    files of several directories differ, only files with the highest `revision` are valid."""
 
     members: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0

@@ -121,11 +121,13 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Call this before the log in use is truncated to `offset`. If the copy has not replaced
-        the log yet, the next step of the move truncates the copy too.
+        """Prepare the move for a truncation of the log in use to `offset`. Call this before the
+        truncation.
 
-        If the next start of the broker could use the other log (the copy, or a replaced original),
-        this method marks that other log as outdated.
+        - If the copy has not replaced the original yet: the next step of the move also truncates
+          the copy. If the directory of the copy has its final name, the copy is marked as outdated.
+        - If the copy has replaced the original: the original is marked as outdated, if it is still
+          on the disk.
 
         The caller holds the lock of `LogTable`. Waits for the disk. Raises BrokerError
         KAFKA_STORAGE_ERROR. After an error the caller must not truncate the log.
@@ -376,7 +378,7 @@ def counterpart(log: Log, disk: Disk) -> str | None:
 
 
 def forget_move(log: Log, disk: Disk) -> None:
-    """Remove the files that mark a move from the log's directory."""
+    """In the directory of `log`, remove the files that mark a move."""
     for name in (MOVED_HERE, MOVING_AWAY, OUTDATED):
         disk.unlink(f"{log.directory}/{name}")
 

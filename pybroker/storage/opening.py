@@ -1,5 +1,5 @@
-"""Opens all logs at the start of a broker, and finishes the work that was interrupted if the broker
-was killed before."""
+"""Opens all logs at the start of a broker. If the last run of the broker was killed, the start also
+completes or undoes the interrupted work, such as moves between log directories."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ class Opening:
         self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
-        """Return the limit for the partition's checkpointed offsets: its log end offset, or
-        sys.maxsize if the log is damaged."""
+        """Return the upper limit for the partition's checkpointed offsets: its log end offset. A
+        damaged log has no limit (sys.maxsize), because the damage lowers its log end offset."""
         log = self.opened[partition].log
         return sys.maxsize if log.damage is not None else log.log_end_offset
 
@@ -204,8 +204,9 @@ class Opening:
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
         """Handle each interrupted move of which only one log remains. If the log directory of the
-        other log is offline or lost, close the remaining log, so that it is not served. If the
-        operator accepts the loss of that log directory, serve the remaining log."""
+        other log is offline or lost, close the remaining log: the other log may have newer records.
+        Exception: if the operator accepts the loss of that log directory, the remaining log stays
+        open."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):

@@ -100,8 +100,9 @@ def decode(data: bytes, path: str) -> list[ProducerEntry]:
 
 
 def decode_undecided(data: bytes) -> list[CompletedTransaction]:
-    """Return the transactions in a snapshot file whose marker may still be at or above the high
-    watermark. `decode` must have accepted `data`."""
+    """Return the undecided transactions in the content `data` of a snapshot file. The marker of an
+    undecided transaction may still be at or above the high watermark. `decode` must have accepted
+    `data`."""
     (count,) = struct.unpack_from(">i", data, _CHECKED_POSITION)
     rows = _rows(data, _HEAD.size + count * _ENTRY.size, _UNDECIDED)
     return [CompletedTransaction._make(row) for row in rows]

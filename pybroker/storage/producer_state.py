@@ -244,7 +244,7 @@ class ProducerState:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} epoch {header.producer_epoch}: the batch begins"
                 f" with sequence {header.base_sequence}, expected {guard.lowest_sequence}, the"
-                " first one of the transaction in this partition",
+                " first sequence of the transaction in this partition",
             )
 
     def refuse(self, producer_id: int, epoch: int) -> None:

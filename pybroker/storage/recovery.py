@@ -154,8 +154,9 @@ def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
 
 
 def _is_complete(file: File, position: int, size: int) -> bool:
-    """Return whether the invalid batch at `position` is complete: its checksum is right for one of
-    its possible ends. The length field and the magic byte may be wrong."""
+    """Return whether all bytes of the invalid batch at `position` are in the file. The batch's
+    length field and magic byte may be corrupt, so its end is unknown. The batch counts as complete
+    if its checksum is right for one of the ends that are tried."""
     # The checksum covers neither field. So it is computed for several ends of the batch: each
     # position where the next base offset follows, and the last 8 positions of the file.
     left = size - position

@@ -72,8 +72,8 @@ class Relocations:
             self._requested[partition] = directory
 
     def take_request(self, partition: TopicPartition) -> LogDirectory | None:
-        """Remove and return the log directory that a client has requested for the partition; None
-        if there is none."""
+        """Return the log directory that a client has requested for the partition, and forget the
+        request. Return None if there is no request."""
         return self._requested.pop(partition, None)
 
     def _target(self, path: str) -> LogDirectory:
@@ -181,9 +181,9 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """End the interrupted move of each partition, if it has one: the operator has accepted that
-        one of the two logs is lost. Remove the files that mark a move from the directory of the
-        remaining log. Waits for the disk."""
+        """End the interrupted move of each partition, if there is one. The operator has accepted
+        the loss of one of the two logs. In the directory of the remaining log, remove the files
+        that mark the move. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:
@@ -226,8 +226,8 @@ class Relocations:
                 move.cancel()
 
     def abandon(self, move: ReplicaMove) -> None:
-        """Cancel this move and remove its copy, unless the copy has replaced the log. Waits for the
-        disk."""
+        """If the copy has replaced the log, do nothing. Otherwise cancel the move and remove the
+        copy. Waits for the disk."""
         if not move.done:
             self._abandon(move)
 

@@ -136,7 +136,7 @@ class ReplicaHealth:
 
     @property
     def damage(self) -> Mapping[TopicPartition, Damage]:
-        """Replica -> the first corrupt range of its log, as a copy."""
+        """A new mapping: replica -> the first corrupt range of the replica's log."""
         return self._damage.copy()
 
     def move(
@@ -195,8 +195,8 @@ class ReplicaHealth:
         self._disk.replace(f"{directory}/{INCOMPLETE}", _INCOMPLETE)
 
     def require_complete(self, key: TopicPartition, is_copied: bool) -> None:
-        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete, unless this broker
-        copies the log from another leader (`is_copied`)."""
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete and `is_copied` is
+        False. `is_copied`: another broker leads the partition, and this broker copies its log."""
         if self.allows(key, Event.COMPLETE) and not is_copied:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,

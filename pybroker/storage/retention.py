@@ -1,4 +1,4 @@
-"""Decides which segments of a log retention deletes. Pure functions."""
+"""The rules of retention: which segments of a log are deleted. Pure functions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def expired(
     """Return how many of the oldest segments may be deleted. The first segment that must stay ends
     the count.
 
-    A segment may go if it is below the log start offset. With `by_age` and the cleanup policy
-    delete, a segment may also go if it is older than retention.ms, or if the later segments have at
-    least retention.bytes. A segment with records at or above the high watermark must stay, and so
-    must an empty last segment.
+    A segment below the log start offset may go. With the cleanup policy delete, a segment may also
+    go if it is older than retention.ms, or if the later segments have at least retention.bytes.
+    `by_age` False switches off both retention.ms and retention.bytes. A segment with records at or
+    above the high watermark must stay, and so must an empty last segment.
     """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0

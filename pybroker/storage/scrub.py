@@ -1,5 +1,5 @@
-"""Checks whether the batches of a log were changed since they were written, by their checksums and
-by the header fields of neighbouring batches. Read-only."""
+"""Searches a log for batches that have changed since they were written. The check uses the checksum
+of each batch, and compares header fields of neighbouring batches. Read-only."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ def _check(
 
 
 def _epoch_fault(base_offset: int, epoch: int, epoch_of: EpochOf) -> str | None:
-    """Return the fault of the leader epoch of a batch at `base_offset`; None if it is valid or
-    unknown."""
+    """Return the fault of `epoch`, the leader epoch of the batch at `base_offset`. Return None if
+    `epoch` is right, or if `epoch` or the expected epoch is unknown."""
     known = epoch_of(base_offset)
     if NO_EPOCH in (known, epoch) or known == epoch:
         return None

@@ -38,8 +38,9 @@ class Segment:
     threads may read at the same time.
 
     Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is the last offset
-    + 1, or `base_offset` if the segment is empty. After a clean stop, `next_offset` of a closed
-    segment is the base offset of the next segment."""
+    + 1, or `base_offset` if the segment is empty. One exception: when a log is opened, a segment
+    that is not scanned gets the base offset of the next segment as its `next_offset`.
+    """
 
     def __init__(
         self,
@@ -204,7 +205,8 @@ class Segment:
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
     def position_before_timestamp(self, timestamp_ms: int) -> int:
-        """Return the position of a batch before which all records are older than `timestamp_ms`."""
+        """Return the position of a batch. All records before this batch are older than
+        `timestamp_ms`."""
         self._check_indexes(False)
         entry = self.times.floor(timestamp_ms - 1)
         if entry is not None and not self._is_true(entry):

@@ -1,5 +1,5 @@
-"""Renames the files of a segment that is deleted or replaced by the log cleaner, as Apache Kafka
-does.
+"""Renames the files of a segment when the segment is deleted, and when the log cleaner replaces it.
+Both renames use the file suffixes of Apache Kafka.
 
 The log cleaner writes and syncs files `*.cleaned`, then renames them to `*.swap`, the file of
 batches last. After this last rename the replacement is decided: if the broker stops, its next start
@@ -76,8 +76,9 @@ def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Di
 
 
 def complete_at_start(directory: str, disk: Disk, names: Collection[str]) -> bool:
-    """Complete the replacements with files `*.swap`, and remove the files `*.cleaned`. `names` are
-    all files in the log's `directory`. Return whether any file was changed. Raises StorageError."""
+    """Complete each replacement that has a file `*.log.swap`. Remove all files `*.cleaned`, and the
+    files `*.swap` of other replacements. `names` are all files in the log's `directory`. Return
+    whether any file was changed. Raises StorageError."""
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not unfinished:
         return False

@@ -81,8 +81,9 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Record that a new segment has begun at the wall-clock time `now_ms`. With `now_ms` 0 only
-        the configuration has changed, and the active segment keeps its age."""
+        """Record a new segment or a new configuration. `now_ms` is the wall-clock time at which the
+        new segment has begun. `now_ms` is 0 if only the configuration has changed; the active
+        segment then keeps its age."""
         self.room = NO_ROOM
         """The limits for the next batch in the active segment; NO_ROOM if they are unknown."""
         self._begun_ms = now_ms or self._begun_ms

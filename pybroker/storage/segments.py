@@ -284,7 +284,7 @@ class Segments:
                 raise
 
     def close(self) -> None:
-        """Close the files. A later call opens them again."""
+        """Close the files. The next read or write opens them again."""
         with self._files:
             for segment in self._state:
                 segment.close()

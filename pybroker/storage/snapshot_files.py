@@ -18,8 +18,8 @@ _KEPT_MIN: Final = 2
 
 
 class SnapshotFiles:
-    """The producer snapshots of one log. `offsets` are the offsets of the snapshot files in
-    `directory`, which the caller has listed."""
+    """The producer snapshots of one log. `offsets`: the offsets of the existing snapshot files in
+    `directory`."""
 
     __slots__ = ("_directory", "_disk", "_offsets")
 
@@ -37,8 +37,8 @@ class SnapshotFiles:
         return self._offsets[-1] if self._offsets else -1
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Write `state`, the producer state before the record at `offset`. A full disk is logged,
-        not raised."""
+        """Write `state`, the producer state before the record at `offset`. If the disk is full,
+        write no snapshot, and raise no error."""
         try:
             self._disk.write(self._path(offset), encode(state.entries.values(), state.undecided))
         except DiskFull as error:
@@ -70,8 +70,8 @@ class SnapshotFiles:
         return None
 
     def keep(self, bases: Iterable[int], end_offset: int) -> None:
-        """Keep the newest two snapshots at or below `end_offset`, and those at the base offsets of
-        segments (`bases`). Remove all others, and all snapshots above `end_offset`."""
+        """Remove all snapshots above `end_offset`. Of the other snapshots, keep the newest two and
+        those at the base offsets of segments (`bases`), and remove the rest."""
         wanted = {offset for offset in self._offsets if offset <= end_offset}
         newest = sorted(wanted)[-_KEPT_MIN:]
         kept = wanted & {*bases, *newest}

@@ -93,8 +93,8 @@ class TxnIndex:
             self._last_offset = entry.last_offset
 
     def add(self, entry: AbortedTransaction) -> None:
-        """Append the entry of an abort marker, unless the index has it already. Add entries in the
-        order of their markers."""
+        """Append the entry of an abort marker, unless the index has the entry already. The caller
+        adds the entries in the order of their markers."""
         if self._last_offset is None:
             entries = self.entries()
             self._last_offset = entries[-1].last_offset if entries else -1
@@ -204,7 +204,7 @@ class TxnIndex:
             raise
 
     def close(self) -> None:
-        """Close the file. A later call opens it again."""
+        """Close the file. The next read, append or sync opens it again."""
         with self._lock:
             file, self._file = self._file, None
         if file is not None:

@@ -1,7 +1,8 @@
 """Restores deleted segments (`*.deleted`) that a log needs after a power loss.
 
-A power loss may keep the deletion of one segment, and undo the deletion or the creation of another.
-Without this module, the log would then have a gap, or no segment at all.
+After a power loss, the deletion of one segment may be on disk, while the deletion or the creation
+of another segment is lost. Without this module, the log would then have a gap, or no segment at
+all.
 """
 
 from __future__ import annotations

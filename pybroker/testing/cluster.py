@@ -367,7 +367,7 @@ class Cluster:
 
     def _proxies(self) -> Links:
         if self._links is None:
-            raise ClusterError("faults of links need a cluster with proxies: Cluster(proxied=True)")
+            raise ClusterError("cut, delay, reset and tap need proxies: Cluster(proxied=True)")
         return self._links
 
     def _reachable(self) -> list[BrokerProcess]:

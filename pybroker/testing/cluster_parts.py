@@ -162,6 +162,6 @@ def _placed(place: Place, command: Sequence[str]) -> list[str]:
     found = shutil.which(program)
     if found is None:
         raise ClusterError(
-            f"the program {program}, which must start the broker (Place.prefix), is not in PATH"
+            f"the broker cannot start: {program}, the first word of Place.prefix, is not in PATH"
         )
     return [found, *rest, *command]

@@ -1,5 +1,5 @@
-"""Queries to a test's cluster: Metadata from the brokers, controller and partition states from
-ZooKeeper. All queries run in one event loop."""
+"""Queries to a test's cluster. The brokers answer Metadata requests. The controller and the
+partition states are read from ZooKeeper. All queries run in one event loop."""
 
 from __future__ import annotations
 

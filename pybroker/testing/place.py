@@ -1,5 +1,5 @@
-"""The network namespace or user in which a test starts a process. By default it is that of the
-test."""
+"""The network namespace or user in which a test starts a process. By default, the process gets the
+network namespace and the user of the test."""
 
 from __future__ import annotations
 

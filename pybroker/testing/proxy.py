@@ -1,4 +1,4 @@
-"""A TCP proxy for blocking tests, with the faults of `relay.py`."""
+"""A TCP proxy for tests without asyncio. It has the faults of `relay.py`."""
 
 from __future__ import annotations
 

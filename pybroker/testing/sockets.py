@@ -91,7 +91,7 @@ def free_row(count: int, host: str = "127.0.0.1") -> int:
 
 
 def _highest_port() -> int:
-    """Return the port below the range for outgoing connections."""
+    """Return the highest port below the system's range for outgoing connections."""
     with suppress(OSError, ValueError):
         return max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)
     return 32_767

@@ -1,8 +1,9 @@
 """All APIs of Kafka's protocol that pybroker supports, with their versions. Most versions are those
 of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a broker from them.
 
-Produce starts at version 0, because older librdkafka disables compression otherwise (KAFKA-18659).
-The broker rejects the records of versions 0 to 2, which have the message formats 0 and 1.
+Produce starts at version 0, because older librdkafka disables compression if a broker does not list
+version 0 (KAFKA-18659). The broker rejects the records of versions 0 to 2, which have the message
+formats 0 and 1.
 """
 
 from __future__ import annotations

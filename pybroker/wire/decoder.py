@@ -137,8 +137,8 @@ class _DecoderCompiler:
             self.flush()
 
     def records_length(self) -> None:
-        """Write the code that decodes the length of record batches, a varint in flexible versions,
-        into `n`."""
+        """Write the code that decodes the length of record batches into `n`. For flexible versions
+        only: the length is a varint."""
         self.flush()
         for line in (
             "n = data[p]",
@@ -278,7 +278,7 @@ class _DecoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Write the `struct` call that decodes the fields in `pending`, and empty `pending`."""
+        """Move the fields in `pending` to the source text, as one `struct` call."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

@@ -70,9 +70,9 @@ class _EncoderCompiler:
             self.tagged_section(target, message_class, tagged)
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code for a field that the version lacks. The code raises ValueError if the
-        value differs from the default and the field is not ignorable. `name` is for the error
-        message."""
+        """Write a check of `attribute`, which has the value of a field that the version lacks. The
+        check raises ValueError if the value differs from the field's default. An ignorable field
+        needs no check. `name` is for the error message."""
         if field.wire.ignorable:
             return
         complaint = f"{name} is set, but version {self.version} has no such field"
@@ -225,7 +225,7 @@ class _EncoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Write the `struct` call that encodes the values in `pending`, and empty `pending`."""
+        """Move the values in `pending` to the source text, as one `struct` call."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

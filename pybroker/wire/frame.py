@@ -30,8 +30,8 @@ def frame_size(prefix: Buffer, limit: int = REQUEST_SIZE_MAX) -> int:
 
 
 def size_prefix(size: int) -> bytes:
-    """Return the four bytes that precede a frame of `size` bytes. Raises ValueError for a size of 2
-    GiB or more."""
+    """Return the size prefix of a frame: four bytes with `size`, the number of bytes that follow.
+    Raises ValueError if `size` is negative, or 2 GiB or more."""
     if not 0 <= size <= RESPONSE_SIZE_MAX:
         raise ValueError(f"the frame size is {size} bytes, expected 0 to {RESPONSE_SIZE_MAX}")
     return _SIZE.pack(size)

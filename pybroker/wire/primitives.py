@@ -62,8 +62,8 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def read_nullable_string(data: memoryview, position: int) -> tuple[str | None, int]:
-    """Return the string at `position`, which has an int16 length (-1 for null), and the position
-    after it. Raises MalformedInput."""
+    """Return the string at `position`, and the position after the string. The string begins with
+    its length as an int16; the length -1 means null. Raises MalformedInput."""
     start = position + 2
     if start > len(data):
         raise MalformedInput(f"the message ends inside the string length at byte {position}")

@@ -49,8 +49,8 @@ _METADATA_KEY: Final = "wire"
 
 
 class Kind(enum.Enum):
-    """A type of values in the protocol. The enum value is the `struct` format of a type with a
-    fixed size, otherwise a name."""
+    """A type of values in the protocol. If the type has a fixed size, the enum value is its
+    `struct` format. Otherwise the enum value is only a name."""
 
     INT8 = "b"
     INT16 = "h"
@@ -129,7 +129,7 @@ class Wire:
 @dataclass(frozen=True, slots=True)
 class WireField:
     """A field of a message: its name, its declaration and its default. `is_fresh_list`: the default
-    is a new empty list."""
+    is an empty list, and every message gets its own list."""
 
     name: str
     wire: Wire
@@ -298,16 +298,16 @@ def minimum_size(message_class: type[Message], version: int, flexible: bool) -> 
 
 
 def minimum_field_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the smallest number of bytes of a field; for an array, the size of the element
-    count."""
+    """Return the smallest number of bytes of a field's value. The smallest array is empty: it has
+    only the element count."""
     if wire.is_array:
         return 1 if flexible else 4
     return minimum_element_size(wire, version, flexible)
 
 
 def minimum_element_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the smallest number of bytes of a field's value; for an array, the smallest number of
-    bytes of one element."""
+    """Return the smallest number of bytes of one element of an array field. If the field is not an
+    array, return the smallest number of bytes of its value."""
     if wire.element is not None:
         return minimum_size(wire.element, version, flexible)
     if wire.kind.is_fixed:

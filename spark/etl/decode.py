@@ -1,9 +1,9 @@
 """Decodes the keys and values of records into columns. A record that cannot be decoded gets a
-reason instead of values. A null key or value (a tombstone) is no error.
+reason instead of values. A null key is no error, and neither is a null value (a tombstone).
 
 The input has the columns of Spark's Kafka source. In the result, `key` and `value` have the types
-of the schema; ERROR is null for a decoded record, and RAW has the bytes of a record with an
-error."""
+of the schema; ERROR is null for a decoded record, and RAW has the bytes of a record with an error.
+"""
 
 from __future__ import annotations
 

@@ -3,11 +3,12 @@
 1. The plan has the offsets to read. It is stored only if the run has no plan yet, so that a
    repeated run, or a second process, reads the same offsets. An empty plan is never stored.
 2. An attempt writes into its own folders. No file is overwritten.
-3. The attempt's files are synced. Then a commit that names them is stored, unless the run already
-   has a commit. Offsets and output become visible in this one step. If another process was first,
-   this process removes its own files.
+3. The attempt's files are synced. Then a commit with the list of these files is stored. The commit
+   makes the offsets and the output visible at the same time. If another process has already stored
+   a commit for the same run and revision, this process removes the files of its own attempt.
 
-The commit has the offsets that were read, and the next plan begins at their end."""
+The commit has the offsets that were read. The next plan begins at the end of these offsets.
+"""
 
 from __future__ import annotations
 
@@ -124,8 +125,9 @@ class Runner:
         return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
 
     def run(self, plan: Plan, write: Write) -> Outcome:
-        """Let `write` write the files of a new attempt, and commit them. The returned commit may be
-        that of another process."""
+        """Create a new attempt. `write` writes the files of the attempt, and then this method
+        stores the commit. If another process has committed the run first, the outcome has the
+        commit of that process."""
         return self._attempt(plan, CommitName(plan.seq, 0), write)
 
     def replay(self, seq: int, write: Write) -> Outcome:

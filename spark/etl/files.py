@@ -1,5 +1,5 @@
 """The file operations for the output of a job, in a local or mounted file system with hard links.
-The process may die after any of these operations."""
+Callers must expect that the process can die after any of these operations."""
 
 from __future__ import annotations
 

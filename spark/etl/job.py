@@ -60,13 +60,15 @@ class Job:
         )
 
     def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
-        """Execute one run: repeat a plan that was not committed, or read the new records. With
-        `until_ms` (since 1970), each partition ends before its first record with this timestamp or
-        later. `until_ms` has no effect on a repeated plan, because the plan contains the end
-        offsets.
+        """Execute one run. If the last run stored a plan but no commit, repeat this plan.
+        Otherwise, read the new records.
+
+        `until_ms` (ms since 1970) limits the new records: the range of each partition ends before
+        the partition's first record with this timestamp or later. A repeated plan ignores
+        `until_ms`, because the plan contains the end offsets.
 
         Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. A run with an
-        error commits nothing, and the next run reads from the end of the last commit.
+        error commits nothing. If the failed run has stored a plan, the next run repeats this plan.
         """
         parts = prepare(self.file)
         self.progress.stage(f"{self.name}: plan")
@@ -110,8 +112,8 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if a replay did not read all records of the old result. `old` is the
-        run's present commit, and `written` is the result of the replay."""
+        """Raise OutputError if a replay did not read all records that the committed run had read.
+        `old` is the run's present commit, and `written` is the result of the replay."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
@@ -188,7 +190,8 @@ class Job:
         return None if snapshot is None else proposal.as_json(snapshot)
 
     def _last_other_commit(self, seq: int) -> Commit | None:
-        """Return the commit of the last run other than `seq`; None if no other run is committed."""
+        """Return the commit of the last committed run, without counting the run `seq`. Return None
+        if no other run is committed."""
         others = [name for name in self.store.commit_names() if name.seq != seq]
         return self.store.commit(others[-1]) if others else None
 

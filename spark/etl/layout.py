@@ -1,4 +1,5 @@
-"""The files and folders in the output of a job. Only this module builds and parses these names.
+"""The names of the files and folders in the output of a job. Only this module builds and parses the
+names.
 
     OUTPUT/
       _pybroker/
@@ -9,8 +10,8 @@
       data/pybroker_seq=000000000012/pybroker_attempt=<attempt>/[column=value/...]part-*.parquet
       dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet
 
-`dead_letters` may be a folder elsewhere. Only files that a commit names belong to the output. If a
-run has several commits, the one with the highest revision applies.
+`dead_letters` may be a folder elsewhere. A file belongs to the output only if a commit lists the
+file. If a run has several commits, the commit with the highest revision applies.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ def parse_attempt(name: str) -> AttemptName | None:
 
 
 def parse_folders(seq: str, attempt: str) -> AttemptName | None:
-    """Return the attempt that wrote the folder `seq`/`attempt`, None for other names."""
+    """Return the attempt that wrote the folder `seq`/`attempt`. Return None if one of the two names
+    has the wrong form."""
     of_seq, of_attempt = _SEQ_FOLDER.fullmatch(seq), _ATTEMPT_FOLDER.fullmatch(attempt)
     return AttemptName(int(of_seq[1]), of_attempt[1]) if of_seq and of_attempt else None

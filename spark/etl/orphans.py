@@ -100,8 +100,8 @@ def _committed(store: Store) -> tuple[set[str], set[str]]:
 
 
 def _letters_roots(store: Store, places: Places) -> Iterator[Path]:
-    """Yield all folders of dead letters: the present folder of the job, and the folders that
-    commits name."""
+    """Yield all folders of dead letters: the job's present folder, and each folder recorded in a
+    commit."""
     names = {places.dead_letters}
     for name in store.all_commit_names():
         letters = store.commit(name).dead_letters

@@ -21,8 +21,9 @@ LETTER_COLUMNS = (
 
 
 def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
-    """Return the commits whose files are the output, from the run `since_seq` on. Needs no Spark.
-    Raises OutputError if `path` is not the output of a job, or if a commit is missing."""
+    """Return the commits that list the files of the output, for runs with the number `since_seq` or
+    above. Needs no Spark. Raises OutputError if `path` is not the output of a job, or if the commit
+    of an earlier run is missing."""
     store = Store(Path(path))
     names = store.commit_names()
     if not names and store.owner() is None:

@@ -83,7 +83,7 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
 
 def _check_continues(job: JobFile, last: Snapshot) -> None:
     """Raise OutputError if the job file does not fit the snapshot of the last run (`last`): the job
-    file lacks a topic of the snapshot, or its isolation level differs."""
+    file lacks a topic of the snapshot, or has another isolation level than the snapshot."""
     gone = [topic for topic in last.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(

@@ -45,8 +45,8 @@ class RunResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON values. In place of the snapshot, the values have its id and a
-        list of its ranges."""
+        """Return the result as JSON values. The field `snapshot` has only the snapshot's id, and
+        the field `ranges` lists the snapshot's ranges."""
         snapshot = self.snapshot
         value = asdict(_without_snapshot(self))
         value["snapshot"] = snapshot.id if snapshot else None

@@ -1,5 +1,5 @@
 """One run of a job on Spark: reads, decodes and transforms records, and writes the files of an
-attempt. `exactly_once` decides whether the result becomes part of the output."""
+attempt. The module `exactly_once` then commits these files."""
 
 from __future__ import annotations
 

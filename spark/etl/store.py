@@ -7,8 +7,9 @@
 - Only one process commits the first result of a run (revision 0). Each replay of the run adds one
   revision.
 
-The steps to store a document: write a temporary file in the final folder, sync it, link it to its
-name (which fails if the name exists), sync the folder, remove the temporary name.
+A document is stored in five steps: write a temporary file in the final folder, sync the file, link
+the file under the final name (which fails if the final name exists), sync the folder, remove the
+temporary name.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ class Store:
 
     def commit_names(self) -> list[CommitName]:
         """Return the name of the newest commit of each run, in the order of the runs. Raises
-        OutputError if a commit of an earlier run is missing."""
+        OutputError if a run has no commit, although a later run has a plan or a commit."""
         # List plans before commits: a run is planned only after the preceding run is committed.
         planned = max(self._planned(), default=0)
         latest = {name.seq: name for name in self.all_commit_names()}
         for expected, seq in enumerate(sorted(latest)):
             if seq != expected:
-                raise self._missing(expected, f"a commit {seq}")
+                raise self._missing(expected, f"commit {seq}")
         if planned > len(latest):
-            raise self._missing(len(latest), f"a plan {planned}")
+            raise self._missing(len(latest), f"plan {planned}")
         if not latest and self._has_data() and self.owner() is None:
             raise OutputError(
                 f"{self.output} contains files of runs, but the folder {layout.STORE} with"
@@ -88,8 +89,8 @@ class Store:
         return None if content is None else manifest.plan_from(content, str(path))
 
     def attempts(self) -> list[AttemptName]:
-        """Return the attempts that have a file in the store. The process of such an attempt still
-        runs, or has died before it removed the file."""
+        """Return the attempts that have a lock file. A lock file means that the attempt's process
+        still runs, or has ended without removing the file."""
         names = self.files.names(self._root / layout.ATTEMPTS)
         return [found for name in names if (found := layout.parse_attempt(name)) is not None]
 
@@ -108,8 +109,8 @@ class Store:
         self.check(owner)
 
     def check(self, owner: Owner) -> None:
-        """Raise OutputError if another job owns the output, if the output was written with another
-        mode or other partition columns, or if a commit of an earlier run is missing."""
+        """Raise OutputError if another job owns the output, or if the output was written with
+        another mode or other partition columns. Also raises the errors of `commit_names`."""
         self.commit_names()
         found = self.owner()
         if found is None:
@@ -161,9 +162,9 @@ class Store:
     @contextmanager
     def attempt_lock(self, writer: AttemptWriter) -> Iterator[AttemptName]:
         """Keep the lock file of an attempt locked during the block, so that no process removes the
-        attempt as an orphan. The end of the block removes the lock file. The attempt's data stay.
-
-        After an exception in the block the lock file also stays, but is not locked any more."""
+        attempt as an orphan. The lock file is removed if the block ends without an exception. After
+        an exception, the lock file stays, but is not locked any more. The attempt's data stay in
+        both cases."""
         name = AttemptName(writer.seq, writer.attempt)
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         temporary = path.parent / layout.temporary_file()

@@ -27,7 +27,8 @@ class Fault:
 
 @dataclass
 class Tree:
-    """A parsed file: every scalar and list by its path of keys, and the line of each key."""
+    """A parsed file. A key is the path of names to a value, such as ("sink", "path"). `values` maps
+    each key to a scalar or a list, or to {} for a mapping. `lines` maps each key to its line."""
 
     values: dict[Key, object]
     lines: dict[Key, int]

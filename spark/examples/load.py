@@ -56,8 +56,8 @@ DATA: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
 
 
 async def load(bootstrap: str, folder: Path, names: Sequence[str] = tuple(DATA)) -> dict[str, int]:
-    """Append the data sets to topics of the same names. Return the number of records of each.
-    Raises a ClientError if the brokers refuse the records, and OSError if a data file is
+    """Append each data set to the topic of the same name. Return the number of records of each data
+    set. Raises a ClientError if the brokers refuse the records, and OSError if a data file is
     missing."""
     counts = {}
     async with Admin(bootstrap) as admin:

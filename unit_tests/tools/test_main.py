@@ -305,6 +305,6 @@ def test_full_disk_at_standard_output_gives_one_error_line(words: list[str]) -> 
     assert code == 1
     sentence = (
         "standard output cannot be written: No space left on device; send the output to another"
-        " file, or free the disk if it is full\n"
+        " file, or free disk space if the disk is full\n"
     )
     assert error.endswith(sentence) and error.count("\n") == 1

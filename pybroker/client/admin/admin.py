@@ -157,8 +157,8 @@ class Admin:
         return [view.topics[name] for name in sorted(view.topics)]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return topic name -> description; `error` is set if a topic does not exist. Raises
-        ClientError if no broker answers."""
+        """Return topic name -> TopicInfo. If a topic does not exist, `TopicInfo.error` has the
+        error code that the broker returned. Raises ClientError if no broker answers."""
         wanted = list(names)
         return dict((await self._calls.metadata(wanted)).topics) if wanted else {}
 

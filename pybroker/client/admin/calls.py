@@ -53,8 +53,8 @@ class Calls:
     async def any_broker(
         self, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """Return the value that `ask` gets from any reachable broker. A request that a broker may
-        have processed is repeated only if `repeatable`. Raises ClientError."""
+        """Return the value that `ask` gets from any reachable broker. `repeatable`: retry even if a
+        broker may have processed the request. Raises ClientError."""
         return await self._ask(
             self.cluster.any_connection, ask, self.deadline(timeout_ms), repeatable
         )

@@ -140,8 +140,8 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """The options of a resource in the broker's order. If the broker refused, only `error` is
-    set."""
+    """The options of a resource, in the order of the broker's response. If the request failed, only
+    `error` is set."""
 
     resource: ConfigResource
     entries: tuple[ConfigEntry, ...] = ()
@@ -385,7 +385,8 @@ def _entry(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigEntr
 
 
 def _source(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigSource:
-    """Return the source of the value. Version 0 reports only whether the value is the default."""
+    """Return the source of the value. A DescribeConfigs response of version 0 reports only whether
+    the value is the default."""
     if row.config_source >= 0:
         return _SOURCES.get(row.config_source, ConfigSource.UNKNOWN)
     if row.is_default:

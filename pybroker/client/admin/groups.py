@@ -93,9 +93,9 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The state and the members of a group. `state` has the name that Kafka gives it, such as
-    "Stable". The state of an unknown group is "Dead". `assignor` is empty in every state but
-    "Stable". If the request failed, only `error` is set."""
+    """The state and the members of a group. `state` is Kafka's name of the state, such as "Stable".
+    The state of an unknown group is "Dead". `assignor` is empty in every state but "Stable". If the
+    request failed, only `error` is set."""
 
     group_id: str
     state: str = ""

@@ -44,7 +44,7 @@ class ReplicaLog:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory; `error` is set if it is offline."""
+    """A log directory. `error` is set if the directory is offline."""
 
     path: str
     replicas: Mapping[TopicPartition, ReplicaLog] = field(default_factory=dict)

@@ -46,10 +46,10 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """The state of a producer in a partition, as the leader stores it. `last_timestamp` is the
-    timestamp of the producer's last batch, in ms since 1970. `transaction_start` is the first
-    offset of the open transaction. `last_sequence`, `coordinator_epoch` and `transaction_start` are
-    -1 if not set."""
+    """The state of a producer in a partition, as one replica of the partition stores it.
+    `last_timestamp` is the timestamp of the producer's last batch, in ms since 1970.
+    `transaction_start` is the first offset of the open transaction. `last_sequence`,
+    `coordinator_epoch` and `transaction_start` are -1 if not set."""
 
     id: int
     epoch: int

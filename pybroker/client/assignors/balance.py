@@ -29,9 +29,9 @@ class Ownership:
 
 
 def owners(ownerships: Mapping[str, Ownership]) -> dict[TopicPartition, str]:
-    """Return the owner of each partition. This is the member that reports the partition as owned in
-    the latest generation. If two members report the partition in that generation, the partition has
-    no owner."""
+    """Return the owner of each partition. The owner is the member with the latest generation among
+    the members that report the partition as owned. If two of these members have the same latest
+    generation, the partition has no owner."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, ownership in ownerships.items():
         for partition in dict.fromkeys(ownership.partitions):
@@ -98,9 +98,10 @@ def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
 class _Flow:
     """The algorithm for members that subscribe to different topics.
 
-    It looks for a chain of members whose last member has at least two partitions fewer than the
-    first. Each member of the chain passes to the next one a partition of a topic to which the next
-    one subscribes. This is repeated until no such chain exists.
+    The algorithm looks for a chain of members whose last member has at least two partitions fewer
+    than the first. Each member passes one partition to the next member of the chain. The next
+    member must subscribe to the topic of this partition. The algorithm ends when no such chain
+    exists.
     """
 
     kept: Assignments

@@ -17,9 +17,9 @@ from pybroker.model import TopicPartition
 
 class RangeAssignor(Forgetful):
     """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
-    members gets one more. If topics have the same partition count and the same members, a member
-    gets the same partition numbers of all these topics. Records with the same key then go to the
-    same member."""
+    members gets one partition more. If the same members subscribe to several topics with the same
+    partition count, each member gets the same partition numbers of all these topics. Records with
+    the same key then go to the same member."""
 
     name: Final = "range"
     cooperative: Final = False

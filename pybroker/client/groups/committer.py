@@ -72,12 +72,12 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offset to commit for each partition when the consumer closes: its position.
+        """Return the offset to commit for each partition when the consumer closes.
 
-        The partitions in `in_hand` are an exception: the application may not have processed their
-        last returned records. `in_hand` has the offset of the first of these records, and this
-        offset is returned. If the application has already committed the position of such a
-        partition, nothing is returned for the partition.
+        `in_hand` has partition -> offset of the first record that the application may not have
+        processed. For a partition in `in_hand`, the result has this offset. For any other
+        partition, the result has the position. A partition in `in_hand` is left out of the result
+        if the application has called `commit` for the partition at its present position.
         """
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
@@ -121,7 +121,7 @@ class Committer:
             self.commit_now()
 
     def commit_now(self) -> None:
-        """Begin an automatic commit of the positions, if enabled."""
+        """If automatic commits are enabled, begin an automatic commit of the positions."""
         self.postpone()
         positions = self.positions()
         if self._options.enable_auto_commit and positions:
@@ -191,8 +191,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return for each partition (number of seeks and resets so far, position). The number
-        changes with every seek, even with a seek to the present position."""
+        """Return partition -> (number of seeks and resets so far, position). A seek to the present
+        position changes only the number."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

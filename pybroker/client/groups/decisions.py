@@ -91,7 +91,7 @@ FETCH_OFFSETS: Final[Mapping[ErrorCode, Next]] = _COORDINATOR
 
 
 def decide(table: Mapping[ErrorCode, Next], code: ErrorCode) -> Next:
-    """Return the member's reaction to the error code of a response, by the table of its request."""
+    """Return the member's reaction to an error code. `table` is the table of the request."""
     return table.get(code, Next.AGAIN if code.retriable else Next.GIVE_UP)
 
 

@@ -101,8 +101,8 @@ class Group:
         )
 
     def metadata(self) -> GroupMetadata:
-        """Return the identity of the member for a producer's transaction. Raises CommitFailed if a
-        subscribed consumer is not in a generation."""
+        """Return the identity of the member for a producer's transaction. Raises CommitFailed if
+        the consumer has a subscription, but is not in a generation."""
         who = self._identity_now(None)
         return GroupMetadata(self._link.key, who.generation, who.member_id, who.instance_id)
 
@@ -113,8 +113,8 @@ class Group:
 
     async def close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
         """Commit, release all partitions and leave the group. `in_hand`: partition -> offset of the
-        first returned record that counts as not processed. With `quick`, wait only briefly for
-        brokers. Raises the errors of callbacks."""
+        first record that the application may not have processed. With `quick`, wait only briefly
+        for brokers. Raises the errors of callbacks."""
         if quick:
             self.committer.hurry()
         try:

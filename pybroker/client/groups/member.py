@@ -354,9 +354,11 @@ class Membership:
         """As the leader, let the group rebalance if the last assignment gave some partitions to no
         member, and session.timeout.ms has passed since.
 
-        A cooperative assignor gives a moving partition to no member until the previous owner
-        rejoins. If the previous owner is a static member that restarts meanwhile, nothing else
-        would cause a rebalance.
+        With a cooperative assignor, a partition that changes its owner is assigned to no member at
+        first. The previous owner releases the partition and rejoins, which causes the next
+        rebalance. If the previous owner is a static member and restarts, its return causes no
+        rebalance, and it has no partition to release. Then the leader must cause the next
+        rebalance.
         """
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
@@ -436,9 +438,9 @@ class Membership:
             )
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
-        """React to the error code in a response to a stable member. `sent` is the identity in the
-        request. With the reaction FIND, the next request looks up the coordinator again. Any other
-        reaction is skipped if the member has another identity now."""
+        """React to the error code of a Heartbeat or OffsetCommit response. `sent` is the identity
+        in the request. FIND makes the next request look up the coordinator again. If `sent` is no
+        longer the member's identity, all reactions except FIND are skipped."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)

@@ -80,9 +80,10 @@ class GroupOffsets:
     """The committed offsets of a consumer's group.
 
     `identity_at_call` is called when the application calls `commit`. It returns the member's
-    identity (None: no member). `identity_now` is called before each request, with the identity at
-    the call. It returns the member's present identity, or raises CommitFailed if the identity has
-    changed. `refused` is called if the coordinator rejects the request.
+    identity (None: no member). `identity_now` is called before each request, and gets the identity
+    that `identity_at_call` returned. It returns the member's present identity, or raises
+    CommitFailed if the identity has changed. `refused` is called if the coordinator rejects the
+    request.
     """
 
     def __init__(
@@ -283,8 +284,9 @@ class GroupOffsets:
         problem: ClientError,
         reason: ClientError,
     ) -> None:
-        """Wait before the next attempt, or raise DeadlinePassed with `reason` if no time is left.
-        `problem` is the error of the last attempt."""
+        """Wait before the next attempt. If no time is left, raise DeadlinePassed. `problem` is
+        the error of the last attempt. `reason` is the error that the message of DeadlinePassed
+        names."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"

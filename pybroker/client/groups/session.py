@@ -1,8 +1,8 @@
 """The rebalance work that a consumer does in the application's own calls.
 
 `attend` runs in calls that read. Only `attend` and `close` change the assigned partitions. So the
-partitions of returned records stay assigned until the application's next call. If this call comes
-later than max.poll.interval.ms, the member has left the group.
+partitions of returned records stay assigned until the application's next call. If the application
+does not read for max.poll.interval.ms, the member leaves the group.
 
     eager:        release all partitions -> join -> read the assigned partitions
     cooperative:  join, keeping all -> release those that move -> join again
@@ -101,7 +101,8 @@ class GroupSession:
 
     async def close(self, handled: Offsets) -> None:
         """Commit the offsets in `handled` if automatic commits are enabled, release all partitions,
-        and leave the group. Raises the errors of callbacks after leaving."""
+        and leave the group. The member leaves the group even if a callback raises an error. Raises
+        the errors of callbacks."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None

@@ -35,7 +35,7 @@ class RebalanceListener:
 
     def on_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
         """Called when the member has already lost these partitions: other members may read them,
-        and commits fail. Unless overridden, this calls `on_revoked`."""
+        and commits fail. Unless overridden, `on_lost` calls `on_revoked`."""
         return self.on_revoked(partitions)
 
 
@@ -105,8 +105,8 @@ class TopicChoice:
 
 class TopicMemory:
     """The topics that exist, according to the brokers' metadata. A known topic counts as deleted
-    only after brokers have reported it as missing for `patience_s` seconds, because a starting
-    broker may report so for a moment."""
+    only after brokers have reported it as missing for `patience_s` seconds, because a broker that
+    has just started may not know all topics yet."""
 
     def __init__(self, patience_s: float) -> None:
         self.known: dict[str, TopicInfo] = {}

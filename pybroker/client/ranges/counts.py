@@ -3,10 +3,11 @@
 Compaction only removes records, so two readings return the same records if they return the same
 offsets. The check compares the number of records and a digest of their offsets. The number alone
 would not be enough: two replicas that were compacted at different times may have different records,
-but the same number of them. Only a batch from which compaction removed records is decoded.
+but the same number of them. A batch is decoded only if compaction has removed records from it.
 
-The digest is the sum of BASE**offset modulo a prime. Consecutive offsets need no loop, digests of
-parts add up, and different offsets have the same digest only by chance.
+The digest is the sum of BASE**offset modulo a prime. For consecutive offsets a formula gives the
+sum. The digest of a range is the sum of the digests of its parts. Different offsets have the same
+digest only by chance.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ not compressed."""
 
 class RangeCursor:
     """The position of the next record to read in a range. `start` <= `position` <= `end`. `end`
-    decreases only if the rest of the range is lost."""
+    decreases only if an unclean election has truncated the log below `end`."""
 
     def __init__(self, wanted: PartitionRange, *, committed_only: bool) -> None:
         self.position = wanted.start
@@ -59,10 +59,10 @@ class RangeCursor:
     def accept(
         self, data: Buffer, aborted: Iterable[tuple[int, int]], committed_end: int
     ) -> list[Batch]:
-        """Return the data batches of a Fetch response that overlap the range, in order, and move
-        the position after them. The first and the last batch may exceed the range. `aborted` has
-        (first offset, producer id) of each aborted transaction. `committed_end` is the high
-        watermark.
+        """Return the data batches in `data` that overlap the range, in order, and move the position
+        after them. `data` has the batches of a Fetch response. The first and the last batch may
+        exceed the range. `aborted` has (first offset, producer id) of each aborted transaction.
+        `committed_end` is the high watermark.
 
         `accept` stops before a damaged batch: `position` is its offset, and `damage` the reason. A
         batch is damaged if it does not match its CRC, cannot be decoded, or has impossible offsets,

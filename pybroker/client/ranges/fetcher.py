@@ -96,8 +96,8 @@ class _NothingYet(ClientError):
 
 class RangeFetcher:
     """The fetcher of one range. With `fail_on_data_loss` missing records are an error. Otherwise
-    the fetcher goes on: `lost` has the offsets that no longer exist, and `compacted` the parts
-    whose records differ from their count."""
+    the fetcher goes on: `lost` has the offsets that no longer exist, and `compacted` has the parts
+    whose records differ from those that were counted."""
 
     def __init__(
         self,
@@ -329,8 +329,8 @@ class RangeFetcher:
     # Fetching
 
     async def _fetch(self) -> list[Batch]:
-        """Return the data batches of one Fetch response; empty if it has none for the
-        application."""
+        """Send one Fetch request, and return the data batches of the response. The list may be
+        empty."""
         cluster, key = self._cluster, self._key
         current = from_metadata(cluster.view, key)
         if current is not None and not current.known:
@@ -423,10 +423,10 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle a Fetch response without a batch: raise _NothingYet, so that the request is
-        repeated.
+        """Handle a Fetch response without a batch: raise _NothingYet to repeat the request, or skip
+        the rest of the range.
 
-        The range ends instead if the leader returns no batch for some time, although its high
+        The rest is skipped if the leader has returned no batch for some time, although its high
         watermark (read_committed: last stable offset) is at or above the end of the range.
         Compaction has then removed the last records of the range.
         """

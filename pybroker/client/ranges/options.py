@@ -24,10 +24,10 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """Return (consumer options, how long a problem may last before the reading fails). `options`
-    have Kafka's names, in upper or lower case and with or without the prefix `kafka.`. They may
-    also have kafkaConsumer.pollTimeoutMs. Values in `fixed` override them. Raises ConfigError with
-    all invalid options."""
+    """Return (consumer options, times for which problems are tolerated). `options` have Kafka's
+    names, in upper or lower case and with or without the prefix `kafka.`. The option
+    kafkaConsumer.pollTimeoutMs is also allowed. A value in `fixed` overrides the value of the same
+    option in `options`. Raises ConfigError with all invalid options."""
     given: dict[str, object] = {}
     stalled_ms = POLL_TIMEOUT_MS
     faults: list[str] = []

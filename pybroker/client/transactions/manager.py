@@ -110,7 +110,7 @@ class TransactionManager:
     @property
     def doomed(self) -> bool:
         """Whether the transaction has failed or is being aborted. The sender must then send no more
-        of its batches."""
+        batches of the transaction."""
         return self.state in (State.ABORTABLE, State.ABORTING, State.FAILED)
 
     def may_send(self, partition: TopicPartition) -> bool:
@@ -178,8 +178,9 @@ class TransactionManager:
 
     def check_open(self, call: str, number: int | None = None) -> int:
         """Return the number of the open transaction. Raises TransactionConflict if no transaction
-        is open, or if it does not have the given `number`; AbortableTransactionError,
-        ProducerFenced or FatalTransactionError if it has failed."""
+        is open, or if the open transaction does not have the given `number`. Raises
+        AbortableTransactionError, ProducerFenced or FatalTransactionError if the transaction or the
+        producer has failed."""
         self._require(call, State.OPEN)
         if number is not None and number != self.number:
             raise TransactionConflict(f"{call}: the transaction ended before the call was finished")

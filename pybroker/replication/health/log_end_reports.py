@@ -32,8 +32,8 @@ _Report = tuple[uuid.UUID, LogEndReport]
 
 
 class LogEndReports:
-    """Writes the log end offsets of one broker's replicas of orphaned partitions to ZooKeeper,
-    while `loop` runs."""
+    """While `loop` runs, writes a report to ZooKeeper for each orphaned partition with a replica on
+    this broker. The report contains the replica's log end offset."""
 
     def __init__(
         self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
@@ -51,8 +51,8 @@ class LogEndReports:
         replicas.on_orphaned = self._orphaned
 
     def again(self) -> None:
-        """Write all reports again. Each report contains the broker's incarnation (its number in
-        ZooKeeper that grows with every registration), and the incarnation has changed."""
+        """Write all reports again, with the broker's new incarnation (its number in ZooKeeper that
+        grows with every registration). Call this method after each change of the incarnation."""
         self._ask(self._told)
 
     def _orphaned(self, partition: Partition) -> None:

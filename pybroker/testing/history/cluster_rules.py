@@ -24,7 +24,8 @@ WATERMARKS: Final = "monotone-watermarks"
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """Check the log end offsets that ListOffsets returned for a partition:
+    """Check the latest offsets (timestamp -1, the high watermark) that ListOffsets returned for a
+    partition:
 
     - the offsets that one client gets never decrease;
     - each offset is above the offsets of all records that were read or acknowledged before the
@@ -38,7 +39,7 @@ def monotone_watermarks(history: History) -> Iterator[Violation]:
 
 
 def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that the log end offsets that one client gets from ListOffsets never decrease."""
+    """Check that the latest offsets that one client gets from ListOffsets never decrease."""
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
@@ -56,7 +57,7 @@ def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator
 
 
 def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that each log end offset from ListOffsets is above the offsets of all records that
+    """Check that each latest offset from ListOffsets is above the offsets of all records that
     clients knew before the request: records that were read, and records that were acknowledged with
     acks=all."""
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
@@ -182,7 +183,7 @@ def epochs(history: History) -> Iterator[Violation]:
 
 def _elections_by_replaced_controllers(history: History) -> Iterator[Violation]:
     """Yield a violation for each election by a replaced controller. A partition state without a
-    leader is no election: a resigning leader writes it, not the controller."""
+    leader is exempt, because a leader that resigns may write this state."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)

@@ -107,8 +107,8 @@ class _Eras:
 
     def poll(self, number: int, poll: Poll) -> Poll:
         """Return the poll with the partition name of its era. A poll that belongs to no era gets a
-        partition name of its own, made from `number`. So its offsets are compared with those of no
-        other poll."""
+        unique partition name, made from `number`. No rule then compares the poll's offsets with the
+        offsets of another poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))

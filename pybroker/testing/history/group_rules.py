@@ -139,7 +139,8 @@ def _may_come_from_replaced(
 ) -> bool:
     """Return whether a replaced coordinator may have given `answer`. All must hold:
 
-    - a fault ended the ZooKeeper session of the replaced coordinator before the session timeout;
+    - a fault made ZooKeeper expire the session of the replaced coordinator, although the session
+      timeout had not passed;
     - the new coordinator began after this fault, and before a client learned of `known_commit`;
     - the client sent the request before the replaced coordinator was notified of the end of its
       session.

@@ -147,8 +147,8 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
     """Return whether the record of `candidate` may have replaced `last`, the last acknowledged
-    record of the key, and yet be missing in the read. It may be missing if its offset is at or
-    above the end of the read, or if it is a tombstone that compaction has removed."""
+    record of the key, although `read` does not find the record of `candidate`. A read does not find
+    a record at or above the end of the read, or a tombstone that compaction has removed."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:
@@ -171,9 +171,8 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the tombstone. For a read of a
-    broker's files, this is the broker's replica. For a read by a client, all replicas must have had
-    the tombstone, because each replica removes tombstones at its own time.
+    """Return whether every replica that may have been read certainly had the tombstone. A read of a
+    broker's files used the replica of that broker. A read by a client may have used any replica.
 
     A replica certainly had the tombstone if both hold:
 

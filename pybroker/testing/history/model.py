@@ -84,8 +84,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LostPosition:
-    """A consumer's error that the log no longer has its position. `partition` and `offset` are set
-    if known."""
+    """A consumer's error: the log no longer has the consumer's position. `partition` and `offset`
+    of the position are set if known."""
 
     client: str
     at: int
@@ -96,7 +96,8 @@ class LostPosition:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """A client's ListOffsets request for the log end offset (timestamp -1), and the answer."""
+    """A client's ListOffsets request for the latest offset (timestamp -1), and the answer: the high
+    watermark, or the last stable offset for a read_committed consumer."""
 
     client: str
     partition: TopicPartition
@@ -232,8 +233,9 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """The end of a broker's ZooKeeper session before the session timeout, caused by a fault at
-    `begin`. The broker was notified at `end`. ZooKeeper itself never ends a session early."""
+    """A fault made ZooKeeper expire a broker's session at `begin`, although the session timeout had
+    not passed. The broker was notified of the expiry at `end`. Without this fault, ZooKeeper never
+    expires a session early."""
 
     broker: int
     begin: int

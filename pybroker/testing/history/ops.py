@@ -2,12 +2,13 @@
 that the file of a killed process is complete.
 
 Every line has `t` (ns of the monotonic clock, which all processes of a machine share), `w` (wall
-clock, ms), `p` (the client's name), `i` (how often it has started), `f` (what was done), and `type`
-(what the line says about it):
+clock, ms), `p` (the client's name), `i` (how often the client has started), `f` (the operation),
+and `type` (the operation's phase or outcome):
 
-    invoke   it begins          ok     it succeeded
-    fail     it certainly had no effect
-    info     unknown: it may have succeeded, or may succeed later
+    invoke   the operation begins
+    ok       the operation succeeded
+    fail     the operation certainly had no effect
+    info     the outcome is unknown: the operation may have succeeded, or may succeed later
 
     f          type            further keys
     producer   info            acks, idempotent, keeps_order, starts_anew (see ProducerFacts)

@@ -57,8 +57,9 @@ def availability(history: History) -> Iterator[Violation]:
 
 def refusal(history: History) -> Iterator[Violation]:
     """Check that nothing is acknowledged with acks=all while the partition has no leader, or fewer
-    in-sync replicas than min.insync.replicas. The first `History.stale` ns of such a time are
-    exempt, because a leader learns of an ISR change with a delay."""
+    in-sync replicas than min.insync.replicas. Records sent in the first `History.stale` ns without
+    a leader or enough in-sync replicas are exempt, because a leader learns of an ISR change with a
+    delay."""
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)

@@ -1,9 +1,11 @@
 """Stale leaders: replaced leaders that do not know yet that another broker leads. A stale leader
-may answer ListOffsets with its old log end.
+may answer ListOffsets with a latest offset that is too low.
 
-A leader is stale if the controller cannot reach it, or if a fault ended its ZooKeeper session
-before the timeout. Apache Kafka has stale leaders, too. acks=all stays safe: a stale leader cannot
-change the ISR, and the followers fetch from the new leader."""
+A replaced leader is stale if the controller cannot reach the leader, or if a fault made ZooKeeper
+expire the leader's session before the session timeout. Apache Kafka has stale leaders, too.
+acks=all stays safe: a stale leader cannot change the ISR, and the followers fetch from the new
+leader.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ CONTROLLER_RETRY_NS: Final = 3 * NANOSECONDS
 
 
 class StaleLeaders:
-    """The stale leaders in a history, which may explain a log end offset that is too low."""
+    """The stale leaders in a history. A stale leader may explain a latest offset that is too
+    low."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -35,8 +38,9 @@ class StaleLeaders:
         for which both hold:
 
         - this leader was stale at the time of the answer;
-        - the log end offset in the answer is above all offsets that clients knew to be committed
-          when this leader was replaced. It may be below offsets that were committed later.
+        - the latest offset in the answer is above all offsets that clients knew to be committed
+          when this leader was replaced. The latest offset may be below offsets that were committed
+          later.
         """
         return any(
             answer.offset

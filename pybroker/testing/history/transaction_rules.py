@@ -49,8 +49,8 @@ def atomic(history: History) -> Iterator[Violation]:
 
 
 def committed_reads(history: History) -> Iterator[Violation]:
-    """Check that read_committed consumers get each committed record in order, no aborted record,
-    and no record before its producer asked to commit."""
+    """Check that read_committed consumers get each committed record in order, and no aborted
+    record. Check also that no record was read before the producer of the record asked to commit."""
     view = _committed_view(history)
     if view is None:
         return
@@ -230,9 +230,9 @@ def _stored(history: History, transaction: Transaction) -> Iterator[Send]:
 
 
 def _visible_and_hidden(history: History) -> Iterator[tuple[Transaction, list[Send], list[Send]]]:
-    """Yield (transaction, visible, hidden) for each transaction. `visible` are the sends whose
-    records read_committed consumers find at the end of the run. `hidden` are the acknowledged sends
-    whose records these consumers do not find, although retention has not deleted the records."""
+    """Yield (transaction, visible, hidden) for each transaction. A send is visible if
+    read_committed consumers find its record at the end of the run. An acknowledged send is hidden
+    if these consumers do not find its record, although retention has not deleted the record."""
     reads = history.transactions.reads
     if reads is None:
         return

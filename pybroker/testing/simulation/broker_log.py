@@ -43,8 +43,9 @@ _LOSS: Final = "loss receipt partition=|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """Return a pattern of the error lines that are expected in a run with these kinds of faults.
-    `is_lossy` adds the lines of unclean elections and recorded data losses."""
+    """Return a pattern that matches the error lines that are expected in a run with these kinds of
+    faults. With `is_lossy` the pattern also matches the lines of unclean elections and recorded
+    data losses."""
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
     if is_lossy:

@@ -46,8 +46,9 @@ class Args:
 
 
 def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
-    """Return the click command of the simulation; its exit code is 1 if a seed failed. `bugs` maps
-    each bug that `simulate` can plant to the rule that the bug breaks."""
+    """Return the click command of the simulation; its exit code is 1 if a seed failed. `bugs` has
+    the names of the bugs (mutants) that `simulate` can plant; each value is the rule that the bug
+    removes from the broker."""
     known = bugs or {}
 
     @click.command(help="Run clusters under faults in simulated time, one per seed.")

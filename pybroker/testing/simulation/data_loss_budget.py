@@ -2,12 +2,13 @@
 limit, every lost record is a bug.
 
 An acknowledged record is on at least min.insync.replicas brokers. So min.insync.replicas - 1
-brokers may lose data at the same time. A broker that has lost data counts until all hold:
+brokers may lose data at the same time. A broker that has lost data counts toward this limit until
+all of these are true:
 
 - it has all committed records;
 - it is in sync again;
-- its disk has no flipped bit. A broker that finds a flipped bit late discards all records after
-  this bit.
+- no file that it uses has a flipped bit. Otherwise the broker may find the bit later, and then
+  discard all records after this bit.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class DataLossBudget:
 
 
 def _is_used(path: str) -> bool:
-    """Return whether a broker reads the file: it is not marked as deleted, stray or corrupt."""
+    """Return whether the broker still uses the file: neither the file nor its directory is marked
+    as deleted, stray or corrupt."""
     *_, folder, name = path.split("/")
     is_aside = is_stray_directory(folder) or is_deleted_directory(folder)
     return not is_aside and not name.endswith((CORRUPT_SUFFIX, DELETED_SUFFIX))

@@ -106,7 +106,7 @@ def os_error(number: int) -> OSError:
 
 
 def refusal(operation: str, path: str, error: OSError, *, is_write: bool = False) -> StorageError:
-    """Return the exception that a real `Disk` raises if the system reports `error`. Only for writes
-    does the exception tell whether the disk was full."""
+    """Return the exception that a real `Disk` raises if the system reports `error`. With
+    `is_write`, errors of a full disk give DiskFull. All other errors give StorageError."""
     kind = DiskFull if is_write and error.errno in _NO_ROOM else StorageError
     return kind(f"{operation} {path}: {error.strerror}")

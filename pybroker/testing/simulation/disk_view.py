@@ -175,9 +175,9 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Handle a write of `data` that failed with ENOSPC. If the disk is full, write as many of
-        the first bytes of `data` as fit, and return their number. If all of `data` would fit, a
-        fault caused the ENOSPC. Then write nothing, and return 0."""
+        """Write as many of the first bytes of `data` as fit on the disk, and return their number.
+        Call this after a write of `data` failed with ENOSPC. If all of `data` fits, a fault caused
+        the ENOSPC: write nothing, and return 0."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0

@@ -100,8 +100,8 @@ class Environment:
         self._ready.append(loop)
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Run all events up to the virtual time `until`, and return False. If `stop()`, which is
-        called before every step, returns True, return True at once."""
+        """Run all events up to the virtual time `until`, then return False. Before each step `stop`
+        is called. If `stop()` returns True, run no more events, and return True."""
         while stop is None or not stop():
             if self._ready:
                 loops, self._ready = self._ready, []

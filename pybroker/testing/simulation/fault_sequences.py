@@ -99,8 +99,9 @@ def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield expiries of the ZooKeeper session of a coordinator, controller or leader on a slow
-    link. The writes of this broker arrive after another broker has replaced it."""
+    """Yield faults that end the ZooKeeper session of a broker (coordinator, controller or leader)
+    while the broker's link to ZooKeeper is slow. So a write of the broker may arrive after another
+    broker has replaced it."""
     victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
     victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
     at = rng.uniform(0, options.faults_s / 4)
@@ -116,8 +117,9 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield a restart of a follower that has just caught up, while the leader waits for ZooKeeper's
-    answer to the ISR change. The follower may restart with an empty disk."""
+    """Yield faults of a follower that catches up after an isolation. The leader's link to ZooKeeper
+    is slow. While the leader waits for ZooKeeper's answer to the ISR change, the follower is
+    killed. The follower may restart with an empty disk."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)

@@ -134,8 +134,9 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Make each pending change durable or drop it, independently of the others. Bytes of a
-        dropped truncation may reappear behind later writes."""
+        """At random, make durable or drop each change of the length and each sector of a write.
+        If a truncation is dropped, bytes that it removed may reappear after the end of later
+        writes."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -179,7 +180,7 @@ def _resize(content: bytearray, size: int) -> None:
 class Renaming(NamedTuple):
     """A rename, creation or deletion of a file or directory, not yet durable. `source` and `target`
     are each (directory, name); `source` is None for a creation, `target` for a deletion. `number`
-    is the number of this change among all on the disk."""
+    counts all such changes of the disk, from 1."""
 
     number: int
     node: FileNode | DirectoryNode

@@ -1,7 +1,7 @@
 """The invariants of a simulated cluster's replicas, checked at every moment of a run.
 
-When a broker's disk may have lost data, all its replicas are doubted: no check fails because a
-doubted replica lacks records. The doubt about a replica ends when the replica has left the ISR and
+When a broker's disk may have lost data, all its replicas are doubted: a doubted replica may lack
+records without a violation. The doubt about a replica ends when the replica has left the ISR and
 rejoined it.
 """
 
@@ -25,8 +25,9 @@ INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT, UNCOMMITTED)
 
 
 class ReplicaNow(NamedTuple):
-    """The present state of a replica. If `runs` is False, the broker's process has ended, and this
-    is the last state before its end. `process` is the name of the broker's process."""
+    """The present state of a replica. If `runs` is False, the broker's process has ended, and
+    the other fields have the last state before this end. `process` is the name of the broker's
+    process."""
 
     broker: int
     process: str
@@ -68,8 +69,9 @@ class Invariants:
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Let no check fail because a replica of the broker lacks records: the broker's disk may
-        have lost data. A replica is checked again when it has left the ISR and rejoined it."""
+        """Mark all replicas of the broker as doubted, because its disk may have lost data. A
+        doubted replica may lack records without a violation. A replica is checked again when it has
+        left the ISR and rejoined it."""
         self._record.history.keyed.doubted.add(broker)
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 

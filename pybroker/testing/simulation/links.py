@@ -56,7 +56,7 @@ class Links:
 
     def heal(self, source: str, targets: Iterable[str]) -> None:
         """Deliver again from `source` to each of `targets`. Waiting data arrives after a random
-        time, as TCP's retransmissions back off."""
+        time, because TCP waits between retransmissions."""
         for target in targets:
             if (source, target) in self._cut:
                 self._cut.remove((source, target))
@@ -117,8 +117,8 @@ class Pipe:
         self._is_forgotten = False
 
     def send(self, item: object) -> None:
-        """Send an item. It arrives after all earlier items. If the pipe is closed first, it does
-        not arrive."""
+        """Send an item. The item arrives after all earlier items. If the pipe is closed before the
+        item arrives, the item is lost."""
         self._items.append(item)
         self._post()
 

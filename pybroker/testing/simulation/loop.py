@@ -334,8 +334,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Close a coroutine or generator of a dead process. `close` is repeated, because a cleanup may
-    await again."""
+    """Close a coroutine or generator of a dead process. If its cleanup code awaits, `close` fails,
+    so `close` is repeated until the cleanup has ended."""
     frame = "cr_frame" if inspect.iscoroutine(coroutine) else "gi_frame"
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
@@ -388,8 +388,8 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run `function` outside of the event loop, as in a thread. Its result or exception is set
-        in the future `heard` after `rest_s` more seconds."""
+        """Run `function` outside of the event loop, as in a thread. After `rest_s` seconds, resolve
+        the asyncio future `heard` with the result or exception."""
         loop = self._loop
         if loop.is_dead:
             return

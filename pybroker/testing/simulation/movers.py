@@ -52,7 +52,7 @@ class _Accepted:
 
 class Moves:
     """All requests of a run to move replicas between log directories. `counts` has the number of
-    answers of each kind. `failures` has the errors that no client should get."""
+    answers of each kind. `failures` has the unexpected errors of the clients."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.counts: Counter[str] = Counter()
@@ -129,8 +129,8 @@ class Moves:
         and for each replica in two directories. Call this after recovery, when `are_finished` is
         true.
 
-        `errors` are the error lines that brokers logged. A move is exempt if one of these lines
-        says that it failed. With `disks_were_harmed` the directories of moved replicas are not
+        `errors` are the error lines that brokers logged. A move that failed according to such a
+        line is no violation. With `disks_were_harmed` the directories of moved replicas are not
         checked: only a replica in two directories is a violation.
         """
         for broker in self.cluster.brokers.values():

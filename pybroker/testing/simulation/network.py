@@ -260,9 +260,9 @@ class Network:
         return [*found]
 
     def reset_after(self, source: str, target: str, length: int) -> None:
-        """Reset a connection from `source` to `target` when `length` more bytes have arrived at
-        `target`. The bytes of all connections from `source` to `target` are counted together. The
-        answer to the last bytes does not arrive."""
+        """Count the bytes that arrive at `target` on all connections from `source`. When `length`
+        bytes have arrived, reset the connection on which the last of them arrived. The answer to
+        the last bytes does not arrive."""
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:

@@ -32,8 +32,8 @@ def repair(cluster: SimCluster) -> None:
 
 
 def _was_full_at_its_start(broker: SimBroker) -> bool:
-    """Return whether a log directory is offline because its disk was full at the broker's start.
-    Only a restart brings it back."""
+    """Return whether a log directory is offline because the disk was full at the broker's start.
+    Only a restart of the broker brings this directory online again."""
     if not broker.serves or broker.rooms is None:
         return False
     reasons = map(str, broker.rooms.logs.failed_directories.values())
@@ -41,9 +41,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the lost log directories: those whose data is absent now. But return them only if an
-    empty directory is in the place of at least one of them; otherwise return an empty set. The
-    broker keeps such an empty directory offline until the operator accepts the loss."""
+    """Return the paths of all lost log directories, if the broker has taken an empty directory at
+    one of these paths offline. Otherwise return an empty set. The empty directory stays offline
+    until the operator accepts the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs

@@ -18,7 +18,7 @@ TITLE: Final = "# a schedule of pybroker's simulation, form 1"
 
 
 class ScheduleError(PybrokerError):
-    """The text is not a schedule. The message names the line and the reason."""
+    """A schedule cannot be parsed or cannot be run. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

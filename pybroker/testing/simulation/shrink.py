@@ -69,9 +69,9 @@ def _is_fair(schedule: Schedule) -> bool:
 
 
 def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
-    """Return a smaller schedule that still fails, after at most `runs_max` runs. `schedule` must
-    fail. `fails` runs a schedule, and returns whether the run fails in the same way as that of
-    `schedule`."""
+    """Return a smaller schedule that still fails, after at most `runs_max` runs. The run of
+    `schedule` itself must fail. `fails` runs a given schedule. It returns whether this run fails in
+    the same way as the run of `schedule`."""
     search = _Search(schedule, fails, runs_max)
     steps = (_fewer_events, _plainer_options, _plainer_events, _smaller_load)
     try:
@@ -142,8 +142,9 @@ def _shorter(event: FaultEvent) -> FaultEvent | None:
 
 
 def _replace(search: _Search, index: int, event: FaultEvent) -> bool:
-    """Run the best schedule with `event` in place of its event at `index`, and return whether it
-    still fails. Return False, without a run, if the events would be out of order."""
+    """Replace the event at `index` of the best schedule with `event`. Run the changed schedule,
+    and return whether the run fails. Return False, without a run, if the events would be out of
+    order."""
     changed: Sequence[FaultEvent] = [
         event if number == index else each for number, each in enumerate(search.best.events)
     ]

@@ -1,7 +1,8 @@
 """The simulated kernel: sockets, and the packets between the two sockets of a connection.
 
-While a direction of the link is cut, data and FIN are held back and delivered later, as by TCP's
-retransmissions. A reset is sent once, so a cut loses it."""
+While a direction of the link is cut, data and FIN wait. They are delivered after the cut has ended,
+as by TCP's retransmissions. A reset is sent only once, so a cut loses the reset.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +194,8 @@ class ConnectedSocket(SocketBase):
         self._label = ""
 
     def join(self, peer: ConnectedSocket) -> None:
-        """Connect this socket to `peer`, the other socket of the connection. Call this on both."""
+        """Connect this socket to `peer`, the other socket of the connection. The peer needs its own
+        call of `join`."""
         self.peer = peer
         source, target = self.host.machine.name, peer.host.machine.name
         self._out = Pipe(self._network.links, source, target, self._rng, peer.arrive)
@@ -309,8 +311,9 @@ class ConnectedSocket(SocketBase):
             self._taken = 0
 
     def close(self, *, reset: bool = False) -> None:
-        """Close this socket after the delivery of sent data. With `reset`, or with unread received
-        data, the peer gets a reset instead of the end of data. Idempotent."""
+        """Close this socket at once. The peer still gets the data in transit, and then the end of
+        data. With `reset`, or if this socket has unread data, the peer gets a reset instead of the
+        end of data. Idempotent."""
         if self.is_gone:
             return
         if self.error is None:

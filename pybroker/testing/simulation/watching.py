@@ -28,8 +28,9 @@ class LiveWatch:
     """A repeated check of the invariants of all replicas, from `start` on.
 
     `__enter__` replaces methods of the class `Partition`, so that the watch notices log
-    truncations; `__exit__` restores them. So only one `Environment` of a Python process may run
-    between these two calls.
+    truncations. `__exit__` restores the methods. All simulations of a Python process share the
+    class `Partition`, so the process must run only one simulation between `__enter__` and
+    `__exit__`.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class LiveWatch:
         self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """Remove deleted records from the results of the reads at the end of the run. Do nothing in
-        a run without retention.
+        """In the results of the reads at the end of the run, drop the records below the highest log
+        start offset that a leader of the partition had during the run. Do nothing in a run without
+        retention.
 
-        A record counts as deleted if it is below the highest log start offset that a leader had
-        during the run. After a power loss or a change of leader such a record may exist again, but
-        a client need not find it.
+        Retention has deleted these records. After a power loss or a change of leader they may exist
+        again, but a client need not find them.
         """
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):

@@ -153,9 +153,9 @@ class ZooKeeper:
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
         """Return a new ZooKeeper client for the present process of the machine. The caller must
-        call the `start` of the client, which first ends the sessions that earlier processes left
-        open. A client without `purpose` is the main client of the process. The process may have
-        further clients, each with its own `purpose`."""
+        call the client's `start`. `start` first ends the sessions that earlier processes left open.
+        A client without `purpose` is the main client of the process. The process may have further
+        clients, each with its own `purpose`."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:

@@ -314,7 +314,7 @@ class ZooKeeperSession:
     # ---- private: what arrives
 
     def _arrive(self, wire: Wire, message: Any) -> None:
-        """Handle a message. While the process is stopped, all but answers to pings wait."""
+        """Handle an answer to a ping at once. Leave any other message to the event loop."""
         if message is Signal.PONG:
             wire.unanswered_ping = False
         else:
@@ -485,9 +485,9 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader now, and then six times in each session timeout. If requests wait
-        and ZooKeeper is silent for too long, break the connection instead. With `is_fresh` the
-        connection is new, and is not broken."""
+        """Sync with the leader now, and again six times in each session timeout. If requests wait
+        and ZooKeeper is silent for too long, break the connection instead. Never break a new
+        connection (`is_fresh`)."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

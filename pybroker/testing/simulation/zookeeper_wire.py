@@ -83,8 +83,8 @@ class CloseSession:
 @dataclass(slots=True, eq=False)
 class Connect:
     """The first message of a ZooKeeper connection. `session_id` 0 requests a new session. `zxid` is
-    the last transaction that the client has seen: a member that lags behind it refuses the
-    connection."""
+    the last transaction that the client has seen. A member that has not yet applied this
+    transaction refuses the connection."""
 
     session_id: int
     zxid: int

@@ -65,7 +65,7 @@ class DescribeConfigsSynonym(Message):
 
 @message
 class DescribeConfigsResourceResult(Message):
-    """An option with its value: an element of `DescribeConfigsResult.configs`."""
+    """One option of a resource, with its value: an element of `DescribeConfigsResult.configs`."""
 
     name: str = string("The name of the option.")
     value: str | None = string(
@@ -135,7 +135,8 @@ class AlterableConfig(Message):
 
 @message
 class AlterConfigsResource(Message):
-    """A resource and all its new options: an element of `AlterConfigsRequest.resources`."""
+    """A resource and its complete new configuration: an element of
+    `AlterConfigsRequest.resources`."""
 
     resource_type: int = int8("The resource type.")
     resource_name: str = string("The resource name.")

@@ -85,8 +85,8 @@ class LeaderAndIsrLiveLeader(Message):
 
 @message
 class LeaderAndIsrRequest(Message):
-    """The controller's request to lead or to follow partitions, with the leader and the ISR of
-    each."""
+    """The controller tells a broker which partitions to lead and which to follow. The request has
+    the leader and the ISR of each partition."""
 
     controller_id: int = int32("The broker id of the controller.")
     controller_epoch: int = int32("The controller epoch.")

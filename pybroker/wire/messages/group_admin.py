@@ -119,7 +119,7 @@ class ListGroupsResponse(Message):
 
 @message
 class DeleteGroupsRequest(Message):
-    """Deletes groups that have no members, and their committed offsets."""
+    """Deletes groups and their committed offsets. The groups must have no members."""
 
     groups_names: list[str] = string_array("The group ids.")
 

@@ -1,14 +1,15 @@
 """Requests of group members: FindCoordinator (10), versions 0-4, JoinGroup (11), versions 0-9,
 Heartbeat (12), versions 0-4, LeaveGroup (13), versions 0-4, SyncGroup (14), versions 0-5.
 
-FindCoordinator, changes in version 1: transactions, error messages. 2: throttling by the client
-(KIP-219). 3: flexible. 4: several keys (KIP-699). JoinGroup, changes in version 1: rebalance
-timeout. 2: throttle time. 3: throttling by the client. 4: error 79 (MEMBER_ID_REQUIRED, KIP-394).
-5: static members. 6: flexible. 7: protocol type in the response. 8: reason (KIP-800). 9: a flag
-that tells the group's leader not to compute the assignment (KIP-814). Heartbeat and SyncGroup,
-changes in version 1: throttle time. 2: throttling by the client. 3: static members. 4: flexible.
-SyncGroup 5: protocol type and name. LeaveGroup, changes in version 1: throttle time. 2: throttling
-by the client. 3: several members. 4: flexible.
+Changes of each API, by version:
+- FindCoordinator 1: transactions, error messages. 2: throttling by the client (KIP-219).
+  3: flexible. 4: several keys (KIP-699).
+- JoinGroup 1: rebalance timeout. 2: throttle time. 3: throttling by the client. 4: error 79
+  (MEMBER_ID_REQUIRED, KIP-394). 5: static members. 6: flexible. 7: protocol type in the response.
+  8: reason (KIP-800). 9: a flag that the group's leader computes no assignment (KIP-814).
+- Heartbeat and SyncGroup 1: throttle time. 2: throttling by the client. 3: static members.
+  4: flexible. 5 (only SyncGroup): protocol type and name.
+- LeaveGroup 1: throttle time. 2: throttling by the client. 3: several members. 4: flexible.
 """
 
 from __future__ import annotations
@@ -178,8 +179,8 @@ class SyncGroupRequestAssignment(Message):
 
 @message
 class SyncGroupRequest(Message):
-    """Sends the leader's assignments to the coordinator, and requests the member's own
-    assignment."""
+    """Requests the assignment of one member. The request of the group's leader also has the
+    assignments of all members."""
 
     group_id: str = string("The group id.")
     generation_id: int = int32("The generation of the group.")

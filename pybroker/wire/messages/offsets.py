@@ -9,7 +9,8 @@ that consumers of Kafka 0.8 have stored in ZooKeeper). 2: null requests all part
 has an error code for the whole request. 3: throttle time. 4: throttling by the client. 5: leader
 epochs. 6: flexible. 7: stable offsets (KIP-447). 8: several groups (KIP-709).
 
-OffsetDelete is not flexible, and its response has the error before the throttle time.
+OffsetDelete is not flexible. The first field of its response is the error, the second the throttle
+time.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ class OffsetCommitResponse(Message):
 
 @message
 class OffsetFetchRequestTopic(Message):
-    """A topic with the partitions to look up (before version 8): an element of
-    `OffsetFetchRequest.topics`."""
+    """A topic with the partitions to look up: an element of `OffsetFetchRequest.topics`, a field of
+    the versions before 8."""
 
     name: str = string("The topic name.")
     partition_indexes: list[int] = int32_array("The partition numbers.")

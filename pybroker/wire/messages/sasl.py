@@ -19,7 +19,8 @@ class SaslHandshakeRequest(Message):
 
 @message
 class SaslHandshakeResponse(Message):
-    """The result of the selection of a mechanism, and the mechanisms that the listener offers."""
+    """Whether the broker accepts the client's mechanism, and the mechanisms that the listener
+    offers."""
 
     error_code: int = int16("The error, or 0.")
     mechanisms: list[str] = string_array("The mechanisms that the listener offers.")

@@ -2,14 +2,15 @@
 (24), versions 0-4, AddOffsetsToTxn (25) and EndTxn (26), versions 0-3, WriteTxnMarkers (27),
 versions 0-1, TxnOffsetCommit (28), versions 0-3.
 
-Change in version 1 of all APIs but WriteTxnMarkers: throttling by the client (KIP-219).
-InitProducerId, changes in version 2: flexible. 3: producers that keep their id (KIP-360). 4: error
-90 (PRODUCER_FENCED).
-AddPartitionsToTxn, AddOffsetsToTxn and EndTxn, changes in version 2: error 90. 3: flexible.
-AddPartitionsToTxn, change in version 4: many transactions, verification (KIP-890). Only brokers
-send version 4.
-WriteTxnMarkers, change in version 1: flexible.
-TxnOffsetCommit, changes in version 2: leader epochs. 3: group membership (KIP-447), flexible.
+- Change in version 1 of all APIs but WriteTxnMarkers: the client itself pauses for the throttle
+  time (KIP-219).
+- InitProducerId, changes in version 2: flexible. 3: a client can keep its producer id and get a
+  larger epoch (KIP-360). 4: error 90 (PRODUCER_FENCED).
+- AddPartitionsToTxn, AddOffsetsToTxn and EndTxn, changes in version 2: error 90. 3: flexible.
+- AddPartitionsToTxn, changes in version 4 (KIP-890): a request can name many transactions, and can
+  verify partitions instead of adding them. Only brokers send version 4.
+- WriteTxnMarkers, change in version 1: flexible.
+- TxnOffsetCommit, changes in version 2: leader epochs. 3: group membership (KIP-447), flexible.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class AddPartitionsToTxnTransaction(Message):
 
 @message
 class AddPartitionsToTxnRequest(Message):
-    """Adds partitions to a transaction, or, between brokers, verifies that partitions are in it."""
+    """Adds partitions to a transaction. Version 4 adds partitions to many transactions, or verifies
+    that each transaction contains its listed partitions."""
 
     transactions: list[AddPartitionsToTxnTransaction] = array(
         AddPartitionsToTxnTransaction, "The transactions with their partitions.", since=4

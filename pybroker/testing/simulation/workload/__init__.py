@@ -1,8 +1,9 @@
-"""Clients that produce load on a simulated cluster, and record the answers in a
-`pybroker.testing.history`.
+"""Clients that produce load on a simulated cluster, and record the answers in a history
+(`pybroker.testing.history`).
 
 Each client is a process on its own machine with the real `pybroker.client`: producers, consumers,
-an admin client, and others. The seed decides their actions."""
+an admin client, and others. The seed decides their actions.
+"""
 
 from pybroker.testing.simulation.workload.options import ProducerKind, WorkloadOptions
 from pybroker.testing.simulation.workload.workload import Workload

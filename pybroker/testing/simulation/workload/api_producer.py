@@ -87,7 +87,7 @@ class ApiProducer:
 
     async def end(self, *, is_commit: bool) -> None:
         """Commit or abort the transaction. Raises ClientError. The attribute `definite` of this
-        error is True if the commit was certainly not processed."""
+        error is False if the coordinator may have processed the commit or the abort."""
         definite = True
         for attempt in range(_END_ATTEMPTS):
             try:

@@ -322,8 +322,8 @@ def _identity(consumer: Consumer) -> Identity:
 
 
 def clients_of_groups(shared: Shared, name: str) -> list[Client]:
-    """Return the members of all groups, and for each group a client that requests its committed
-    offsets."""
+    """Return the members of all groups, and one client per group that requests the group's
+    committed offsets."""
     options, found = shared.options, list[Client]()
     for number in range(options.groups):
         group = f"{name}-group-{number}"

@@ -217,9 +217,9 @@ def as_keyed(records: Sequence[ConsumerRecord]) -> tuple[KeyedRecord, ...]:
 
 
 def keyed_clients(shared: Shared, name: str) -> list[Client]:
-    """Return the clients of the compacted topic: a reader, and up to three producers. The first is
-    idempotent, the second has no idempotence, the third is transactional. `options.keyed_writers`
-    is the number of producers; if it is 0, there is no reader either."""
+    """Return the clients of the compacted topic: a reader, and `options.keyed_writers` producers
+    (at most 3). The first producer is idempotent, the second has no idempotence, the third is
+    transactional. Without producers there is no reader either."""
     kinds = (KeyedWriter, PlainKeyedWriter, TransactionalKeyedWriter)
     names = ("keyed", "keyed-plain", "keyed-transactional")
     count = shared.options.keyed_writers

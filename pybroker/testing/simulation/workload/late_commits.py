@@ -52,8 +52,8 @@ class LateCommits:
 
     def sent(self, offsets: Offsets) -> None:
         """Record that the member commits these offsets. At random, send the commit a second time.
-        If it is the first commit in a new generation, also send, at random, the last commit of the
-        previous generation again."""
+        The first call in a new generation also repeats, at random, the last commit of the previous
+        generation."""
         identity = self._current()
         if self._last is not None and self._last[0].generation < identity.generation:
             if self._rng.random() < _LATE:

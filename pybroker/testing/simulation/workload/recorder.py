@@ -75,7 +75,8 @@ class Recorder:
         self.history.producers[name, incarnation] = facts
 
     def begun(self, identity: Identity, partition: TopicPartition) -> Send:
-        """Record that a producer is about to send a value. Return the send, which has the value."""
+        """Make a value, and record that a producer is about to send this value. Return the `Send`
+        that contains the value."""
         value = make_value(identity, partition)
         send = Send(identity, partition, value, self.now())
         self.history.sends[value] = send
@@ -143,13 +144,13 @@ class Recorder:
     # groups
 
     def transactional_group(self, name: str, partition: int) -> None:
-        """Record that the offsets of the group are committed in transactions. `partition` is its
-        partition of __consumer_offsets."""
+        """Record that the offsets of the group are committed in transactions. `partition` is the
+        group's partition of __consumer_offsets."""
         self.history.groups.coordinated_by[name] = partition
         self.history.groups.transactional.add(name)
 
     def group(self, name: str, topics: Sequence[str], partition: int) -> None:
-        """Record that the group reads these topics. `partition` is its partition of
+        """Record that the group reads these topics. `partition` is the group's partition of
         __consumer_offsets."""
         self.history.groups.coordinated_by[name] = partition
         self.history.groups.topics[name] = frozenset(topics)

@@ -22,8 +22,8 @@ _GROWTH_MAX: Final = 3
 
 
 class AdminClient(Client):
-    """The client that creates and deletes all topics. It retries each operation until its outcome
-    is known."""
+    """The client that runs all admin operations of the workload. It retries an operation on a topic
+    until the outcome is known. It does not retry elections."""
 
     async def run(self) -> None:
         admin = await self.opened(self._make)

@@ -131,8 +131,8 @@ class _TransactionalClient(Client):
     async def _complete(
         self, producer: AnyProducer, transaction: Transaction, filled: Awaitable[None]
     ) -> None:
-        """Wait for `filled`, which writes the records, and end the transaction. If one of these two
-        steps raises an AbortableTransactionError, abort the transaction."""
+        """`filled` writes the records. Await `filled`, then call `_finish`. Abort the transaction
+        if one of the two raises an AbortableTransactionError."""
         try:
             await filled
             await self._finish(producer, transaction)
@@ -327,8 +327,8 @@ class LoopClient(_TransactionalClient):
         self._hold(producer)
 
     def _hold(self, producer: AnyProducer) -> None:
-        """Record this client as the only member of its group, with the producer's epoch as the
-        generation."""
+        """Record that the group now belongs to this client alone. The group has no members, so the
+        producer epoch stands for the generation."""
         self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
 
     async def _seek_to_committed(self, consumer: Consumer) -> None:
@@ -490,7 +490,7 @@ def transactional_clients(shared: Shared, name: str) -> list[Client]:
 
 
 def clients_of_loops(shared: Shared, name: str) -> list[Client]:
-    """Return, for each `LoopClient`, a client that requests its committed offsets."""
+    """Return one `CommittedOffsetOfLoopClient` for each consumer group of `LoopClient`s."""
     found = list[Client]()
     for group in loop_groups(shared.options, name):
         partition = partition_of(group, shared.options.offsets_partitions)

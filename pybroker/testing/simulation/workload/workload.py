@@ -64,8 +64,9 @@ class Workload:
         *,
         name: str = "client",
     ) -> None:
-        """Create the clients. `machine` returns the machine with a given name; all names begin with
-        `name`. `sockets` returns the network operations of a machine."""
+        """Create the clients. The names of all clients begin with `name`. Each client runs on the
+        machine that `machine` returns for the client's name. `sockets` returns the network
+        operations of a machine."""
         options = options or WorkloadOptions()
         recorder = Recorder(environment)
         shared = Shared(environment, machine, sockets, bootstrap, options, recorder)
@@ -159,8 +160,8 @@ class Workload:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether all clients except group members have ended, as they do after `stop`. Then
-        every send has an outcome."""
+        """Return whether all clients except group members have ended, as they do after `stop`. Once
+        they have ended, the outcome of every send is known."""
         return all(client.has_ended for client in self._clients)
 
     @property
@@ -189,8 +190,8 @@ class Workload:
         self._shared.is_even = True
 
     def stop(self) -> None:
-        """Let producers and consumers end. Within 15 s the outcome of every send is known. Groups
-        continue to read."""
+        """Let all clients except group members end. Group members continue to read until
+        `stop_groups` is called. Within 15 s the outcome of every send is known."""
         self._shared.is_stopping = True
 
     def stop_groups(self) -> None:
