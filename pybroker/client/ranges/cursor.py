@@ -109,7 +109,12 @@ class RangeCursor:
                 f"a batch has the offsets {base} to {beyond - 1}, but the next batch begins at"
                 f" {int.from_bytes(behind, 'big', signed=True)}"
             )
-        if base < self.position < beyond and self._follows_batch:
+        if beyond <= self.position:
+            raise CorruptionError(
+                f"a batch has the offsets {base} to {beyond - 1}, but the client asked for the"
+                f" offset {self.position} or later"
+            )
+        if base < self.position and self._follows_batch:
             raise CorruptionError(
                 f"a batch begins at offset {base}, but the previous batch ends with offset"
                 f" {self.position - 1}"
@@ -119,8 +124,6 @@ class RangeCursor:
         """Move the position behind the batch. Return whether the application gets records of the
         batch."""
         base, beyond = header.base_offset, header.next_offset
-        if beyond <= self.position:
-            return False
         if base > self.position:
             self.gaps.append((self.position, min(base, self.end)))
         self.position = min(beyond, self.end)

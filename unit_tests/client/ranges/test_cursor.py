@@ -146,6 +146,17 @@ def test_an_answer_must_not_begin_before_the_end_of_the_last_batch() -> None:
     assert len(cursor.accept(bytes(bent), [], 9)) == 1
 
 
+def test_an_answer_must_not_begin_with_a_batch_below_the_position() -> None:
+    log = Log()
+    log.records(5, None)
+    cursor = RangeCursor(PartitionRange("t", 0, 5, 14), committed_only=False)
+    assert cursor.accept(log.batches[0], [], 14) == []
+    assert cursor.damage == (
+        "a batch has the offsets 0 to 4, but the client asked for the offset 5 or later"
+    )
+    assert cursor.position == 5
+
+
 @given(logs(), st.data())
 def test_a_flipped_bit_is_detected_or_harmless(log: Log, data: st.DataObject) -> None:
     """Base offset and leader epoch lie outside the checksum. A wrong epoch does no harm; a wrong
