@@ -51,7 +51,8 @@ OSError."""
 
 class LeaderDiscovery:
     """Asks other brokers for the current leaders, between `start` and `stop`, while ZooKeeper does
-    not answer. The owner calls `changed` with each new level of the broker's `ZooKeeperLease`."""
+    not answer. The owner calls `changed` whenever the broker's `ZooKeeperLease` allows the broker
+    to answer more or fewer requests than before."""
 
     def __init__(
         self,

@@ -153,8 +153,9 @@ def _open(
     known: Known,
     now_ms: int,
 ) -> Opened:
-    """Open the log. Recovery checks only the batches that `known` requires. Raises StorageError.
-    Raises CorruptionError if a batch that recovery skipped is found to be corrupt afterwards."""
+    """Open the log. Recovery skips the batches that are intact according to `known`. Raises
+    StorageError. Raises CorruptionError if a skipped batch turns out to be corrupt during this
+    call."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:

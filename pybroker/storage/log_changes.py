@@ -48,7 +48,7 @@ class LogChanges:
         self._touched[partition] = None
 
     def committed(self, partition: TopicPartition) -> None:
-        """Note that the partition's high watermark has changed."""
+        """Record that the partition's high watermark has changed."""
         self.unsaved.add(partition)
         self._touched[partition] = None
 

@@ -96,7 +96,7 @@ CountRows = Callable[[Path], int]
 
 @dataclass(frozen=True)
 class Runner:
-    """Plans and commits the runs of a job in one output."""
+    """Plans and commits the runs of one job. All these runs write to the same output."""
 
     store: Store
     owner: Owner

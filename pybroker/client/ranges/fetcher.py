@@ -79,7 +79,8 @@ class Patience:
 
 
 class _Doubtful(ClientError):
-    """A problem that may be temporary. If it lasts, the reading fails with the error `failed`."""
+    """A problem that may be temporary. If the problem lasts, the reading raises the error in the
+    attribute `failed`."""
 
     retriable = True
 

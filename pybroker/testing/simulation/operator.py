@@ -73,9 +73,9 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
     - the broker does not serve: nothing;
     - the replica has a corrupt range, and is in sync or eligible (KIP-966): the partition;
-    - the replica is open and completely copied from the leader, so it is not lost: nothing;
+    - the broker has the log of the replica, and the log is a complete copy: nothing;
     - the broker has lost log directories: these directories;
-    - the replica has a corrupt range: the partition;
+    - the replica has a corrupt range, and is neither in sync nor eligible: the partition;
     - otherwise: nothing.
     """
     rooms, app = broker.rooms, broker.app
