@@ -58,7 +58,7 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 class KazooCoord:
     """The `Coord` that uses kazoo. While the connection is lost, requests fail with ConnectionLoss
-    at once. Every session's key is saved in `store` before the session is used."""
+    at once. The id and the password of each session are saved in `store` before its first use."""
 
     def __init__(
         self,
