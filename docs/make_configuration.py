@@ -43,11 +43,14 @@ Kafka's ``server.properties``. ``--override key=value`` overrides an option of t
 - The name of an option is unknown, and the name either resembles a known name or begins with
   ``pybroker.``.
 - An option is set that this broker refuses. The section "Options of Kafka that stop the start"
-  lists these options. Where another section has such an option, its entry says *refused here*.
+  lists these options. In the other sections these options are marked *refused here*.
 
 **Options without effect.** The broker also starts with options that have no effect, and one warning
-names all of them. These are the options marked *without effect here*, the options in the section
-"Options of Kafka that are ignored", and options with unknown names that do not stop the start.
+names all of them. Three kinds of options have no effect:
+
+- options marked *without effect here*;
+- the options in the section "Options of Kafka that are ignored";
+- options with an unknown name (but some unknown names stop the start, see **Faults**).
 
 **Dynamic options** can be changed while the broker runs: with ``kafka-configs``, with an admin
 client, or in the ZooKeeper nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``.
@@ -69,7 +72,8 @@ def render() -> str:
         *(_entry(row) for row in _sorted(BROKER_OPTIONS)),
         _heading("Options of a topic"),
         "Set these options when you create a topic, or change them later. If a topic does not set\n"
-        "an option, the topic uses the broker's option that the entry names after *inherits*.\n",
+        "an option, the topic uses the broker's option that the entry names after *inherits*. If\n"
+        "the entry names several options, the first one that is set counts.\n",
         *(_entry(row) for row in _sorted(TOPIC_OPTIONS)),
         _heading("Options of Kafka that stop the start"),
         "If one of these options of Kafka is set, the broker does not start. A Boolean option\n"

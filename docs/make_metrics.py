@@ -33,15 +33,13 @@ The entries use these terms:
 - A **summary** describes durations. It has a line for each of the quantiles 0.5, 0.75, 0.95, 0.98,
   0.99 and 0.999. The quantiles are those of about the last minute. NaN means that the broker
   measured nothing in this time. A quantile may be up to one eighth above the exact value. The lines
-  ``_sum`` and ``_count`` begin at 0 with each start of the broker. The broker measures only one in
-  sixteen of the Produce and Fetch requests that it can answer at once. So for requests ``_sum`` is
-  an estimate.
+  ``_sum`` and ``_count`` begin at 0 with each start of the broker.
 - **by** names the labels of a metric. The metric has a line for each combination of label values.
 
 A partition's leader shows the metrics ``kafka_topic_partition_...`` of the partition. If a
-partition has no leader, the controller shows some of its metrics. The controller also shows the
-metrics of the whole cluster. Only one broker shows each of these values; all other brokers show 0
-or no line. So you may sum these metrics over all brokers.
+partition has no leader, the controller shows some of these metrics for the partition. The
+controller also shows the metrics of the whole cluster. Each of these values comes from one broker;
+all other brokers show 0 or no line. So you may sum these metrics over all brokers.
 
 The broker also shows the process metrics of Prometheus' Python client, such as
 ``process_cpu_seconds_total`` and ``process_resident_memory_bytes``. They are not listed below.

@@ -93,7 +93,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "quotas": Difference(
         "configs",
         "The tool refuses the options for users, clients, IP addresses and client metrics.",
-        "The broker has no quotas and no credentials yet.",
+        "The broker has no quotas and no credentials yet. Client metrics need KRaft.",
     ),
     "deprecation of ZooKeeper": Difference(
         "configs",
@@ -198,7 +198,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "--list --type prints the type Unknown for every group. The tool refuses to filter by"
         " type. With newer brokers, which report types, the tool also prints Unknown and refuses"
         " to filter.",
-        "All groups of ZooKeeper-mode Kafka have the same type.",
+        "The tool does not read the type of a group, because all groups of ZooKeeper-mode Kafka"
+        " have the same type.",
     ),
     "errors of partitions": Difference(
         "delete-records",
@@ -315,8 +316,9 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "records of transactions": Difference(
         "dump-log",
         "--transaction-log-decoder sorts the partitions of a transaction. Apache's tool prints"
-        " them in the order of a hash table. If pybroker's tool cannot decode a record, it prints"
-        " an error line and goes on with the next record. Apache's tool ends at such a record.",
+        " them in the order of a hash table. If pybroker's tool cannot decode the key or the value"
+        " of a record, it prints an error line and goes on with the next record. Apache's tool"
+        " ends at such a record.",
         "Each run prints the same lines, and the records after a damaged one are shown.",
         with_sorted_transaction_partitions,
         with_sorted_transaction_partitions,
@@ -341,14 +343,14 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "old message formats in depth": Difference(
         "dump-log",
-        "The tool prints the positions, offsets and sizes of messages of formats 0 and 1, but not"
-        " their keys and values. With --deep-iteration it ends with an error at such a message.",
+        "Of messages of formats 0 and 1 the tool prints only the positions, offsets and sizes."
+        " With --deep-iteration or --print-data-log the tool ends with an error at such a message.",
         "pybroker's broker has never written these formats.",
     ),
     "damaged records": Difference(
         "dump-log",
-        "If a record of a batch cannot be decoded, the tool prints no record of the batch and"
-        " ends. Apache's tool first prints the records before the damaged one.",
+        "If the tool cannot separate the records of a damaged batch, it prints none of these"
+        " records and ends. Apache's tool first prints the records before the damaged one.",
         "The records of a batch are decoded together.",
     ),
     "order of directories and partitions": Difference(
@@ -367,12 +369,13 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "producer-perf-test",
         "The brokers can be named by --bootstrap-server, or by bootstrap.servers in"
         " --producer-props. Apache's tool has only the second form.",
-        "All other tools have the option. Kafka's tool has it since 4.1.",
+        "All other tools have the option --bootstrap-server. In Kafka producer-perf-test has this"
+        " option since 4.1.",
     ),
     "throughput of zero": Difference(
         "producer-perf-test",
         "--throughput 0 is refused. Apache's tool sends one record and then waits for ever.",
-        "A test that sends nothing has no use.",
+        "A test with this option would never end.",
     ),
     "random payloads": Difference(
         "producer-perf-test",

@@ -96,7 +96,7 @@ class TopicCounters:
 
     # fmt: off
     messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. In this metric and in the next six metrics, the line without a topic label is the sum over all topics.", "topic")
-    bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote, as received (compressed).", "topic")
+    bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote. A compressed batch counts with its compressed size.", "topic")
     bytes_out: int = counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches that were sent to readers.", "topic")
     produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Partitions in Produce requests. A refused partition is counted, too.", "topic")
     failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions in Produce requests whose records the broker refused.", "topic")
@@ -268,8 +268,8 @@ class Metrics:
     accepted: dict[str, int] = counters_by("listener", "pybroker_connections_accepted_total", "Connections that were accepted.")
     syncs: SharedTimeMeter = summary("kafka_log_logflushstats_logflushrateandtimems", "Time of an fsync of a log's file, in ms.", SharedTimeMeter)
     coordination: TimeMeter = summary("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms", "Time of a ZooKeeper request until its answer, in ms.", TimeMeter)
-    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Time, in ms, in which the controller elects leaders and stores them in ZooKeeper after brokers have joined or left.", TimeMeter)
-    replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers. They are not part of the topic metrics.")
+    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Time, in ms, that the controller needs to elect leaders and store them in ZooKeeper after brokers have joined or left.", TimeMeter)
+    replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers. The topic metrics do not include these bytes.")
     isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that left an ISR.")
     isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that joined an ISR again.")
     verification_failures: int = counter("kafka_server_addpartitionstotxnmanager_verificationfailurerate_total", "Partitions whose leader refused the first batch of a transaction, because the coordinator did not confirm that the transaction includes the partition (KIP-890).")

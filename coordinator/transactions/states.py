@@ -151,7 +151,7 @@ ANSWERS: Final[Mapping[TransactionState, Mapping[TransactionRequest, str]]] = Ma
         TransactionState.COMPLETE_COMMIT: {
             TransactionRequest.INIT: _NEXT_EPOCH,
             TransactionRequest.ADD: _BEGINS,
-            TransactionRequest.COMMIT: "0: it is committed",
+            TransactionRequest.COMMIT: "0: the transaction is committed",
             TransactionRequest.ABORT: "48: the transaction is committed",
             TransactionRequest.VERIFY: _NOT_IN,
         },
@@ -159,7 +159,7 @@ ANSWERS: Final[Mapping[TransactionState, Mapping[TransactionRequest, str]]] = Ma
             TransactionRequest.INIT: _NEXT_EPOCH,
             TransactionRequest.ADD: _BEGINS,
             TransactionRequest.COMMIT: "48: the transaction is aborted",
-            TransactionRequest.ABORT: "0: it is aborted",
+            TransactionRequest.ABORT: "0: the transaction is aborted",
             TransactionRequest.VERIFY: _NOT_IN,
         },
     }

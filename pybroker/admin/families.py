@@ -132,7 +132,7 @@ BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), 
 IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share (0 to 1) of the last minute in which the event loop's thread used no processor time. This thread handles all requests. Below 0.3 the broker is near its limit.")
 LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds. The broker sets a timer five times a second, and measures how late the timer fires.")
 REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests to this broker, by API.")
-REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "The time from a request to its response, by API, in ms. It includes the wait for data or replicas. The quantiles are those of the last minute.")
+REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "The time from a request to its response, by API, in ms. It includes the wait for data or replicas. Of the Produce and Fetch requests that need no wait, the broker measures only one in sixteen. So the quantiles and _sum are estimates for Produce and Fetch.")
 TOPIC_PARTITIONS: Final = Family("kafka_topic_partitions", GAUGE, ("topic",), "Partitions of the topic. Only the controller shows this metric.")
 
 ROWS: Final = (
@@ -145,7 +145,7 @@ ROWS: Final = (
     _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas assigned to this broker that it cannot serve, because they are not open or their log directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
     _gauge("kafka_server_replicafetchermanager_maxlag", "The largest number of offsets by which a follower on this broker is behind its leader's high watermark.", lambda at: max((copy.lag for copy in at.copies), default=0)),
     _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.copies)),
-    _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that this broker has fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
+    _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that this broker has fetched from leaders. The topic metrics do not include these bytes.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
     _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories of this broker that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
     _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait in purgatory. Fetch requests wait for data. Produce requests with acks=all wait until their records are below the high watermark.", _purgatories),
     _gauge("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions that this broker leads and that have a hanging transaction, which has held back the last stable offset for longer than transaction.max.timeout.ms.", lambda at: sum(log.held_back_ms > at.rooms.layers().current.transaction_max_timeout_ms for _, log in at.led)),
@@ -156,7 +156,7 @@ ROWS: Final = (
     _of_controller("globaltopiccount", "Topics in the cluster.", lambda at: len(at.picture.topics)),
     _of_controller("globalpartitioncount", "Partitions in the cluster.", lambda at: len(at.picture.partitions)),
     _of_controller("activebrokercount", "Brokers that are registered.", lambda at: len(at.rooms.metadata.brokers)),
-    _counter("kafka_controller_controllerstats_uncleanleaderelections_total", "Elections in which the new leader was neither in sync nor eligible. Such an election may lose records.", lambda at: at.rooms.controller.unclean_elections),
+    _counter("kafka_controller_controllerstats_uncleanleaderelections_total", "Unclean elections: the new leader was neither an in-sync replica nor an eligible replica (see the glossary). Such an election may lose records.", lambda at: at.rooms.controller.unclean_elections),
     Row(Family("kafka_brokers", GAUGE, (), "Brokers that are registered. Only the controller shows this metric."), lambda at: [("", len(at.rooms.metadata.brokers))] if at.rooms.controller.is_active else []),
     # the groups that this broker coordinates
     _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Consumer groups that this broker coordinates, in any state.", lambda at: sum(at.groups.by_state.values())),
@@ -180,7 +180,7 @@ ROWS: Final = (
     # metrics that Kafka does not have
     _gauge("pybroker_damaged_replicas", "All replicas of this broker whose log has a corrupt range, also replicas that the broker still serves. A replica is counted until a new log replaces the damaged log, or the damaged log is deleted or lost.", lambda at: _known(at, at.rooms.logs.health.damage)),
     _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. A replica is counted until it is in the ISR again, or until it is counted as damaged.", lambda at: _known(at, at.rooms.logs.health.having(Health.SUSPECT))),
-    _gauge("pybroker_incomplete_replicas", "Replicas of this broker whose log is being copied again from its beginning. Such a replica may not lead before the copy is complete.", lambda at: _known(at, at.rooms.logs.health.having(Health.COPYING, Health.RESIGNED, Health.DAMAGED_COPY))),
+    _gauge("pybroker_incomplete_replicas", "Replicas of this broker whose log is being copied again from its beginning. Until the copy is complete, such a replica must not lead.", lambda at: _known(at, at.rooms.logs.health.having(Health.COPYING, Health.RESIGNED, Health.DAMAGED_COPY))),
     _gauge("pybroker_full_log_directories", "Log directories of this broker that accept no writes because the disk is full.", lambda at: len(at.rooms.full_directories())),
     _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory that has not failed.", lambda at: at.free_bytes),
     _gauges("listener", "pybroker_connections", "Open connections, by listener.", lambda at: at.rooms.connections()),

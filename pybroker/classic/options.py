@@ -48,8 +48,8 @@ class ClassicOptions:
     group_id: str = string("group.id", "", "the group whose members share the partitions")
     consumer_id: str = string(
         "consumer.id", "",
-        "the last part of the member's name, after the group's name. If it is empty, the "
-        "consumer generates it")
+        "the last part of the member's name, after the group's name. If this option is "
+        "empty, the consumer generates that part")
     client_id: str = string(
         "client.id", "", "the client id that brokers log. If it is empty, the group id is used")
     zookeeper_session_timeout_ms: int = integer(
@@ -106,7 +106,7 @@ class ClassicOptions:
         "fetch.message.max.bytes", 1_048_576,
         "the most bytes of one partition in a fetch response", minimum=1)
     fetch_min_bytes: int = integer(
-        "fetch.min.bytes", 1, "a broker waits until it has this number of bytes", minimum=0)
+        "fetch.min.bytes", 1, "a broker waits until this number of bytes is available", minimum=0)
     fetch_wait_max_ms: int = integer(
         "fetch.wait.max.ms", 100, "how long a broker waits for fetch.min.bytes", minimum=0)
     socket_timeout_ms: int = integer(

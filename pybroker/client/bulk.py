@@ -111,9 +111,10 @@ class BulkAppend:
     def _next_buffer(
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
-        """Return the buffer of the partition's last batch. `full` is a buffer into which the next
-        record did not fit (None: no such buffer). Begin a new batch if the partition has no batch,
-        if the last batch is closed or full, or if the last batch has the buffer `full`."""
+        """Return the buffer of the partition's last batch, or of a new batch. A new batch begins if
+        the partition has no batch, or if the last batch takes no more records. A new batch also
+        begins if the last batch has the buffer `full`, into which the next record did not fit
+        (None: no such buffer)."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

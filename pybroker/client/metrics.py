@@ -72,7 +72,7 @@ class ProducerMetrics:
     # fmt: off
     request_latency: TimeMeter = histogram("pybroker_producer_request_latency_seconds", "Time from a Produce request to its response. With acks=0 there are no responses. Kafka: request-latency-avg, -max.", *CLIENT)
     queue_time: TimeMeter = histogram("pybroker_producer_queue_time_seconds", "Time from the first record of a batch until the batch is first sent. Kafka: record-queue-time-avg, -max.", *CLIENT)
-    failed_requests: int = counter("pybroker_producer_failed_requests_total", "Produce requests without a response: the connection was lost or the response was too late.", *CLIENT)
+    failed_requests: int = counter("pybroker_producer_failed_requests_total", "Produce requests that failed: the connection was lost or the response was too late.", *CLIENT)
     throttle_ms: int = counter("pybroker_producer_throttle_ms_total", "Time in ms by which brokers have delayed this producer because of a quota. Kafka: produce-throttle-time-avg, -max.", *CLIENT)
     undelivered_records: int = gauge("pybroker_producer_undelivered_records", "Records that the producer has accepted and that have no outcome yet.", *CLIENT)
     requests_in_flight: int = gauge(f"{_PRODUCER}_requests_in_flight", "Produce requests that wait for their response. Kafka: requests-in-flight.", *CLIENT)
@@ -101,7 +101,7 @@ class ConsumerMetrics:
     )
     # fmt: off
     lag: dict[TopicPartition, int] = gauges_by(f"{_FETCHED}_records_lag", "The high watermark (with read_committed, the last stable offset) of the last Fetch response minus the position. Kafka: records-lag.", *PARTITION)
-    fetch_latency: TimeMeter = histogram("pybroker_consumer_fetch_latency_seconds", "Time from a Fetch request to its response. A broker without data waits for up to fetch.max.wait.ms. Kafka: fetch-latency-avg, -max.", *CLIENT)
+    fetch_latency: TimeMeter = histogram("pybroker_consumer_fetch_latency_seconds", "Time from a Fetch request to its response. This includes the time for which a broker without data waits (fetch.max.wait.ms). Kafka: fetch-latency-avg, -max.", *CLIENT)
     failed_fetches: int = counter("pybroker_consumer_failed_fetches_total", "Fetch requests without a response, or with an error for the whole request.", *CLIENT)
     throttle_ms: int = counter("pybroker_consumer_throttle_ms_total", "Time in ms by which brokers have delayed this consumer because of a quota. Kafka: fetch-throttle-time-avg, -max.", *CLIENT)
     assigned_partitions: int = gauge(f"{_GROUP}_assigned_partitions", "Partitions that are assigned to the consumer. Kafka: assigned-partitions.", *CLIENT)

@@ -1,6 +1,6 @@
 """The offset map of the log cleaner: the last offset of each key in the dirty part of a log. The
-methods for one batch yield between slices of its records, so that other threads get the GIL in
-between."""
+methods that process a batch are generators. They yield after each slice of the batch's records, so
+that the caller can let other threads run."""
 
 from __future__ import annotations
 

@@ -147,8 +147,9 @@ class _EncoderCompiler:
         self.source.line(f"raise ValueError({complaint!r})")
 
     def length(self, variable: str, letter: str) -> None:
-        """Write the code that encodes the length or count in a variable, -1 for null. It becomes a
-        varint in flexible versions; in other versions, `letter` is the `struct` format."""
+        """Generate the code that encodes a length or count. The generated variable named `variable`
+        has the number, or -1 for null. The number becomes a varint in flexible versions. In other
+        versions it has the `struct` format `letter`."""
         if not self.flexible:
             self.pending.append((variable, letter))
             self.flush()

@@ -52,8 +52,9 @@ def has_no_era(partition: TopicPartition) -> bool:
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether `eras.split` made this partition name. The operations under such a name belong
-    to no era, or to an era that ended with a deletion of the topic or with a data loss."""
+    """Return whether this partition name was made by `eras.split`. `split` gives new names to all
+    operations of an earlier era: the time before a deletion of the topic or a data loss. Operations
+    that belong to no era get such names, too."""
     return PAST in partition[0]
 
 
