@@ -20,7 +20,8 @@ class Stored(enum.Enum):
 
 
 class StorageMark:
-    """Reads and writes one shard's storage mark."""
+    """Reads and writes the storage mark of one shard: the ZooKeeper node that says whether the
+    shard's offsets are in ZooKeeper or in the log."""
 
     def __init__(self, coord: Coord, writes: FencedWrites, partition: int) -> None:
         self._coord = coord

@@ -1,5 +1,6 @@
-"""The offset store of a shard, as configured by `offsets.storage`; also the mirror of the group
-members in ZooKeeper, and the removal of offsets."""
+"""Chooses by `offsets.storage` where a shard (the coordinator of one `__consumer_offsets`
+partition) stores its offsets. This module also mirrors the members of groups to ZooKeeper, and
+removes offsets."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ class ZooKeeperLease:
             self._timer = None
 
     def session_changed(self, event: SessionEvent) -> None:
-        """Determine the level again because of an event of the ZooKeeper session."""
+        """Determine again which requests the broker may answer, because of an event of the
+        ZooKeeper session."""
         if self._timer is not None:
             self.look()
 

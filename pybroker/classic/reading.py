@@ -179,8 +179,9 @@ class Reader:
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
         """The partition has no valid offset: seek to the start or the end of its log, as
-        auto.offset.reset says. Also start a lookup of the offset at which reading starts, because
-        the next owner must start at the same offset."""
+        auto.offset.reset says. Also look up this start offset and keep it as the consumed offset.
+        If the partition gets another owner before a record is read, that owner then starts at the
+        same offset."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

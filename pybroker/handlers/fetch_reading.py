@@ -38,7 +38,7 @@ _FETCH: Final = min(
     NEEDED["Fetch by a follower"],
     NEEDED["Fetch by a consumer, until the broker's metadata names the new leader"],
 )
-_BEYOND_THE_END: Final = NEEDED["Fetch by a consumer, also beyond the log end"]
+_BEYOND_THE_END: Final = NEEDED["Fetch by a consumer from an offset above the log end"]
 _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, whatever leader the broker's metadata names"]
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10

@@ -92,8 +92,8 @@ class Store(Protocol):
     def weight(self) -> int:
         """The number of rows, plus the number of entries in all binary columns, plus the number of
         bytes in all binary columns. Each key, value, header name and header value of a record is
-        one entry, also if null. Arrow arrays have 32-bit offsets. No offset in the arrays of a
-        store exceeds the store's weight."""
+        one entry, also if null. No Arrow offset in the arrays exceeds this sum. Arrow offsets have
+        32 bits, so the weight has to stay below 2**31."""
 
     def add(
         self,

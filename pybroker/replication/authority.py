@@ -49,7 +49,7 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
         "requests of group members": Authority.ALONE,
         "ListOffsets of the log end after a check in ZooKeeper": Authority.CONFIRMED,
         "ListOffsets of the log end without a check in ZooKeeper": Authority.ALL,
-        "Fetch by a consumer, also beyond the log end": Authority.ALL,
+        "Fetch by a consumer from an offset above the log end": Authority.ALL,
         "OffsetFetch": Authority.ALL,
     }
 )

@@ -1,4 +1,5 @@
-"""A TCP proxy for tests without asyncio. It has the faults of `relay.py`."""
+"""A TCP proxy that tests can use without an event loop. It causes the same network faults as
+`relay.py`."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ ASKS: dict[str, list[Ask]] = {
     "DeleteRecords": [delete],
     END_CONFIRMED: [list_offsets(-1), list_offsets(NOW_MS + 1_000_000)],
     END: [list_offsets(-1), list_offsets(-3), list_offsets(NOW_MS + 1_000_000)],
-    "Fetch by a consumer, also beyond the log end": [fetch(1_000)],
+    "Fetch by a consumer from an offset above the log end": [fetch(1_000)],
 }
 
 
