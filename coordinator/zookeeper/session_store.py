@@ -39,8 +39,9 @@ class NoSessionStore:
 
 
 class FileSessionStore:
-    """Stores the keys in a file in `directory`, readable by its owner only. The file is replaced
-    atomically. It is not synced, because after a power loss the sessions have expired."""
+    """Stores the keys of ZooKeeper sessions (session id and password) in a file in `directory`.
+    Only the owner of the file can read it. The file is replaced atomically. It is not synced: after
+    a power loss the sessions have expired anyway."""
 
     def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
         self._path = Path(directory) / name

@@ -60,8 +60,8 @@ class Picture(NamedTuple):
 
 
 async def look(rooms: Rooms) -> Picture:
-    """Return the values of all topics and partitions in the metadata. Yield to the event loop after
-    each AT_A_TIME partitions."""
+    """Return the metrics of all topics and partitions that the broker's metadata names. Yield to
+    the event loop after each AT_A_TIME partitions."""
     picture = Picture([], [])
     looked_at = 0
     opened, now_ms = rooms.replicas.partitions, rooms.replicas.clock.wall_ms()

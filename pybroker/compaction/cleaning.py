@@ -101,7 +101,8 @@ class _Pass:
         self._buffer = _new_buffer()
 
     def transactions(self, from_offset: int) -> SeenTransactions:
-        """Return the state of the transactions for reading batches from `from_offset` on."""
+        """Return the state of the transactions at `from_offset`. A reader that begins there needs
+        it to recognize aborted batches."""
         log, end = self._plan.log, self._plan.end
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 

@@ -168,7 +168,7 @@ def cuts_committed(log: ReplicaLog, high_watermark: int, step: Truncation) -> bo
 def may_cut_committed(
     log: ReplicaLog, high_watermark: int, step: Truncation, *, in_sync: bool
 ) -> bool:
-    """Return whether the truncation `step` may remove acknowledged records from this log.
+    """Return whether the truncation `step` could remove acknowledged records from this log.
     `in_sync`: the controller's last command lists the replica in the ISR."""
     # Outside the ISR `high_watermark` may be too low: after a kill it comes from the last
     # checkpoint, and the replica may have led and acknowledged more records since then.

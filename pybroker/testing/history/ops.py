@@ -17,7 +17,8 @@ and `type` (the operation's phase or outcome):
     send       fail, info      v, err
     assign     ok              tp, off            a consumer starts to read at `off`
     poll       ok              tp, recs [[offset, value, leader epoch]...], hw (-1: unknown)
-    poll       fail, info      err, and perhaps tp, off   fail: the position was lost
+    poll       fail, info      err, and perhaps tp, off. Here `fail` means that the consumer lost
+                               its position
     latest     ok              tp, off, asked (ns): when ListOffsets was sent
     latest     info            tp, err
     final      ok              tp, source, start, recs     all records, read at the end
@@ -40,8 +41,9 @@ and `type` (the operation's phase or outcome):
     holds      ok              group, member, generation, tps    the member's partitions
     processed  ok              group, tp, offs [offset...]
     commit     invoke          group, generation, tp, off
-    commit     ok, fail, info  group, tp, off, err, and perhaps generation: a later generation in
-                               which the commit may have been sent
+    commit     ok, fail, info  group, tp, off, err (not with ok), and perhaps generation: a
+                               generation later than that of `invoke`, in which the commit may have
+                               been sent
     committed  ok              group, tp, off (-1: nothing), asked
     committed  info            group, tp, err
     coordinator ok             partition, broker    the broker starts to coordinate the groups of

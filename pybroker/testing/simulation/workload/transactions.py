@@ -490,7 +490,7 @@ def transactional_clients(shared: Shared, name: str) -> list[Client]:
 
 
 def clients_of_loops(shared: Shared, name: str) -> list[Client]:
-    """Return one `CommittedOffsetOfLoopClient` for each consumer group of `LoopClient`s."""
+    """Return a client for each consumer group of `LoopClient`s. It requests their offsets."""
     found = list[Client]()
     for group in loop_groups(shared.options, name):
         partition = partition_of(group, shared.options.offsets_partitions)
