@@ -37,8 +37,8 @@ Note = Callable[[Entry], None]
 
 
 class Journal:
-    """The journal of one controller's term. The controller sets `event` to the event being
-    handled."""
+    """The decision journal of one term of a controller: it passes an entry to `note` for each
+    decision. The controller sets `event` to the event that it is handling."""
 
     def __init__(self, note: Note, won: Won, clock: Clock) -> None:
         self._note = note

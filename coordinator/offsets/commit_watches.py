@@ -13,7 +13,8 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """The sets of recent commits in one offset store, one set for each search under way."""
+    """For each search for removable offsets in one offset store: the keys of the offsets that were
+    committed since the search began."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []

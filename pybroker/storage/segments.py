@@ -135,9 +135,9 @@ class Segments:
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that contains `offset`, and all later batches, durably. Afterwards the
-        last batch ends at the log end offset, or the active segment is empty and begins at the log
-        end offset."""
+        """Remove the batch that contains `offset`, and all later batches, durably. The new log end
+        offset is the end of the last batch that remains in the active segment. If the active
+        segment is empty, the new log end offset is the base offset of this segment."""
         # A batch that a power loss restored would be taken for a batch of the next leader epoch.
         # Compaction may have removed the batches before the log end. At a restart the name of an
         # empty segment is then the only sign of the log end.

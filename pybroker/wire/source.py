@@ -34,7 +34,8 @@ class Source:
         return f"{stem}{self._counter}"
 
     def constant(self, value: object) -> str:
-        """Return an expression for `value` that the text can use: a literal or a new name."""
+        """Return an expression for `value` in the generated code: a literal, or the name of a new
+        variable that holds `value`."""
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return repr(value)
         name = self.variable("K")
