@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_unsent = on_unsent
         self._on_wake = on_wake
         self.rests = False
-        """What `rest` found. While it is True, the owner checks only the idle time."""
+        """The latest result of `rest`. While True, the owner checks only the idle time."""
         self._memory = memory
         self._refusals = refusals
         counted = memory.is_limited
@@ -366,6 +366,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._write_ready()
         if self._draining:
+            self._flush()
             self._drain()
         else:
             self.last_active = self._clock.monotonic()
