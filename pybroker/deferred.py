@@ -13,6 +13,10 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+def _nothing() -> None:
+    """The `on_cancel` of a Deferred whose result is set."""
+
+
 class Deferred(Generic[T]):
     """A result that is set later. Unlike an asyncio.Future, a Deferred calls its callbacks at once,
     inside `set_result`. A callback that is added after `set_result` is never called. So a function
@@ -94,12 +98,17 @@ class Deferred(Generic[T]):
         if not self._is_done:
             self._error = asyncio.CancelledError()
             self._is_cancelled = True
+            on_cancel = self._on_cancel
             self._finish()
-            self._on_cancel()
+            on_cancel()
 
     def _finish(self) -> None:
         self._is_done = True
-        for callback in self._callbacks:
+        callbacks = self._callbacks
+        # Most callbacks refer to this object. Without these references Python frees a request's
+        # objects at once, and not in a garbage collection, which would delay all requests.
+        self._callbacks, self._steps, self._on_cancel = [], [], _nothing
+        for callback in callbacks:
             callback(self)
 
     def __await__(self) -> Generator[Any, None, T]:

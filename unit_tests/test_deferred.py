@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -80,3 +82,41 @@ async def test_a_cancelled_coroutine_stops_the_wait() -> None:
     task.cancel()
     await in_time(stopped.wait())
     assert deferred.cancelled()
+
+
+class Waiter:
+    """Has a Deferred that refers back to it, as requests do."""
+
+    def __init__(self) -> None:
+        self.deferred: Deferred[str] = Deferred(self.answered)
+        self.deferred.then(self.changed)
+        self.deferred.add_done_callback(self.answered)
+
+    def changed(self, result: str) -> str:
+        return result
+
+    def answered(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        lambda deferred: deferred.set_result("done"),
+        lambda deferred: deferred.set_exception(ValueError()),
+        lambda deferred: deferred.cancel(),
+    ],
+    ids=["result", "exception", "cancel"],
+)
+def test_a_finished_wait_is_freed_without_a_garbage_collection(
+    finish: Callable[[Deferred[str]], None],
+) -> None:
+    waiter = Waiter()
+    freed = weakref.ref(waiter)
+    gc.disable()
+    try:
+        finish(waiter.deferred)
+        del waiter
+        assert freed() is None
+    finally:
+        gc.enable()

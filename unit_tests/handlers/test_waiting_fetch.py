@@ -4,6 +4,7 @@ end."""
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -54,6 +55,20 @@ async def test_a_fetch_that_waits_starts_no_task(
     assert await values(bench, answer) == [b"a"]
     assert await values(bench, ask(bench, max_wait_ms=SHORT_MS, min_bytes=10**6)) == [b"a"]
     assert not started and len(bench.app.replicas.fetches) == 0
+
+
+async def test_an_answered_fetch_leaves_nothing_to_the_garbage_collector(bench: Bench) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        answer = ask(bench, max_wait_ms=FOREVER_MS)
+        await bench.waits(bench.app.replicas.fetches, answer)
+        await bench.produce("t", batch(b"a"))
+        assert await values(bench, answer) == [b"a"]
+        del answer
+        assert not [each for each in gc.get_objects() if isinstance(each, fetch._WaitingFetch)]
+    finally:
+        gc.enable()
 
 
 async def test_a_fetch_waits_again_after_too_few_bytes(bench: Bench) -> None:
