@@ -109,9 +109,10 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "usable versions": Difference(
         "broker-api-versions",
         "[usable: N] names the version that the tool's client uses with the broker. With a"
-        " pybroker broker, pybroker's tool and Apache's tool print the same number. With a newer"
-        " broker pybroker's tool may print a lower number. If pybroker's client never uses an API,"
-        " pybroker's tool prints no [usable: N] for this API.",
+        " pybroker broker, pybroker's tool and Apache's tool print the same number. With a broker"
+        " of a later Kafka release, pybroker's tool may print a lower number than Apache's tool."
+        " If pybroker's client never uses an API, pybroker's tool prints no [usable: N] for this"
+        " API.",
         "The number describes the client that prints it.",
         replaced(r" \[usable: \d+\]", ""),
         replaced(r" \[usable: \d+\]", ""),
@@ -319,7 +320,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         " them in the order of a hash table. If pybroker's tool cannot decode the key or the value"
         " of a record, it prints an error line and goes on with the next record. Apache's tool"
         " ends at such a record.",
-        "Each run prints the same lines, and the records after a damaged one are shown.",
+        "Each run prints the same lines, and the tool also shows the records after a damaged"
+        " record.",
         with_sorted_transaction_partitions,
         with_sorted_transaction_partitions,
     ),
@@ -350,7 +352,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "damaged records": Difference(
         "dump-log",
         "If the tool cannot separate the records of a damaged batch, it prints none of these"
-        " records and ends. Apache's tool first prints the records before the damaged one.",
+        " records and ends. Apache's tool first prints the records before the damaged record.",
         "The records of a batch are decoded together.",
     ),
     "order of directories and partitions": Difference(
@@ -443,8 +445,10 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "zookeeper-shell",
         "The shell has no container nodes, no TTL nodes and no TLS. It lacks the commands"
         " listquota, setquota, delquota, addWatch, removewatches, reconfig, getEphemerals and"
-        " whoami. After the command help the shell has exit code 0.",
-        "Kafka needs none of the missing parts. The client library (kazoo) lacks most of them.",
+        " whoami. The command help has exit code 0. Apache's shell treats help as an unknown"
+        " command.",
+        "Kafka needs none of the missing parts, and the client library (kazoo) lacks most of them."
+        " A user who asks for help has made no mistake.",
     ),
     "version of the shell": Difference(
         "zookeeper-shell",

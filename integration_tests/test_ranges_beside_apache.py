@@ -303,7 +303,7 @@ def test_a_job_run_is_not_repeated_after_compaction(
     (item,) = taken(either, topic, "read_committed").ranges()
     overwrite(either, topic)
     wait_for_cleaner(either, item, "read_committed", 250)
-    text = "it read 300 records, but compaction (cleanup.policy) has left only 250 of them"
+    text = "the run read 300 records, but compaction (cleanup.policy) has left only 250 of them"
     with pytest.raises(OutputError, match=re.escape(text)):
         job.replay(spark, 0)
     assert read_output(spark, numbers_of.output).count() == 300

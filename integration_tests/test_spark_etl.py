@@ -350,7 +350,7 @@ def raises(records):
         ),
         (
             [NUMBERS, "transform: {sql: SELECT null AS n FROM records}"],
-            "the column n is always null",
+            "these columns are always null and have no type: n;",
         ),
         (
             [NUMBERS, "transform: {sql: 'SELECT 1 FROM records) UNION ALL (SELECT 2'}"],

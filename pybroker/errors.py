@@ -1,4 +1,4 @@
-"""The errors of the project. The class of an error says how its receiver should react."""
+"""The errors of the project. The class of an error tells the code that catches it how to react."""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
-    """Return a field that declares a metric: numbers that grow and shrink. `labels` begins with the
-    labels whose value is the same for all numbers. The keys of the field are tuples with the values
-    of the remaining labels. Example: the labels are client_id, topic and partition, and a key is
-    (topic, partition)."""
+    """Return a field that declares a metric: several numbers that grow and shrink. A key of the
+    field is a tuple with the values of the last labels. The other labels come first, and have the
+    same values for all keys. Example: with the labels client_id, topic and partition, a key is
+    (topic, partition), and client_id is the same for all keys."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 
@@ -72,8 +72,8 @@ def histogram(name: str, meaning: str, *labels: str) -> TimeMeter:
 
 
 def summary(name: str, meaning: str, make: Callable[[], T]) -> T:
-    """Return a field that declares a metric: durations, shown in ms. `make` creates the object that
-    counts them."""
+    """Return a field that declares a metric of durations, shown in ms. `make` creates the object
+    that counts the durations."""
     return _row(Family(name, SUMMARY, (), meaning), make)
 
 
@@ -101,7 +101,7 @@ class TopicCounters:
     produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Partitions in Produce requests. A refused partition is counted, too.", "topic")
     failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions in Produce requests whose records the broker refused.", "topic")
     fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Partitions in Fetch responses. A partition without records or with an error is counted, too.", "topic")
-    failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Partitions in Fetch responses with an error.", "topic")
+    failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Partitions that have an error in a Fetch response.", "topic")
     # fmt: on
 
     def add(self, other: TopicCounters) -> None:
@@ -175,8 +175,8 @@ class RequestMeter:
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the number of a duration's bucket. All durations below a nanosecond share one
-    bucket."""
+    """Return the number that identifies the bucket of a duration. All durations below a nanosecond
+    are in the same bucket."""
     if seconds < 1e-9:
         return _NOTHING
     fraction, exponent = math.frexp(seconds)
@@ -286,9 +286,9 @@ class Metrics:
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """Return the topic's own counters if the topic has a replica on this broker, otherwise the
-        shared counters `gone`. Clients could fill the memory if every topic name that they send had
-        counters of its own."""
+        """Return the counters of the topic. If the topic has no replica on this broker, return the
+        counters `gone`, which all such topics share. A client can send any number of topic names,
+        and separate counters for each name could fill the memory."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:

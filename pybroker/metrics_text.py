@@ -1,7 +1,7 @@
 """Prometheus' text format (version 0.0.4), as far as the metrics of brokers and clients need it.
 
-The library prometheus-client is not used, because it creates an object for each line and takes ten
-times as long.
+This module does not use the library prometheus-client. The library creates an object for each line,
+and takes ten times as long.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def rows(name: str, lines: Iterable[Line]) -> str:
 
 
 def family(of: Family, lines: Iterable[Line]) -> str:
-    """Return a metric family as text: the HELP line, the TYPE line, and its lines."""
+    """Return a metric family as text: the HELP line, the TYPE line, and `lines`."""
     return header(of) + rows(of.name, lines)
 
 

@@ -185,15 +185,17 @@ class StopReplica(Command):
 
 
 class Everything:
-    """Collects the partitions of a series of commands that together name all partitions (see
-    `Extent`)."""
+    """Collects the list of all partitions, which the controller sends in one command or in a series
+    of commands (see `Extent`)."""
 
     def __init__(self) -> None:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Add the partitions of a command. The caller must pass every command, in the order of
-        arrival. Return all partitions if the command completes a series, otherwise None."""
+        """Add the partitions of a command, unless its extent is SOME. The caller must pass every
+        command, in the order of arrival. Return all partitions after a command with the extent
+        ALL, and after the last command (ENDS) of a series that began with BEGINS. Otherwise
+        return None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

@@ -28,8 +28,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Reads the time. Use wall time only for records and for people. Measure durations with the
-    other two methods."""
+    """Reads the time. Use `wall_ms` only for times in records and for times that people read.
+    Measure durations with `monotonic` or `boottime`."""
 
     def wall_ms(self) -> int:
         """Return the milliseconds since 1970 by the machine's clock, which may jump forwards or
@@ -137,8 +137,9 @@ class Disk(Protocol):
         """Return whether new files can be created in a directory."""
 
     def lock(self, path: str, owner: str) -> Callable[[], None] | None:
-        """Take the exclusive lock of the file `path`, creating it if need be, and write `owner`
-        into it. Return the function that releases the lock, or None if another process holds it."""
+        """Take the exclusive lock of the file `path`, and write `owner` into the file. A missing
+        file is created. Return the function that releases the lock, or None if another process
+        holds the lock."""
 
     def is_dir(self, path: str) -> bool: ...
 
@@ -397,8 +398,9 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A transactional producer whose records a coordinator appends. `guard` proves that the
-    partition is in the producer's transaction (KIP-890). It comes from `PartitionLog.verified`."""
+    """A transactional producer whose records a coordinator appends. `guard`, from
+    `PartitionLog.verified`, is the proof that the partition is in the producer's transaction
+    (KIP-890)."""
 
     producer_id: int
     epoch: int
@@ -440,10 +442,11 @@ class PartitionLog(Protocol):
 
     @property
     def has_leader_lease(self) -> bool:
-        """Whether this broker has the leader lease: it has the ZooKeeper lease, and recent fetches
-        of the followers or a recent check in ZooKeeper prove that no other broker leads. Sends no
-        request to ZooKeeper. If the leader lease has run out, `is_led_now` may still return True.
-        Never raises."""
+        """Whether it is certain, without a request to ZooKeeper, that this broker leads the
+        partition. `has_zookeeper_lease` must be true. In addition, all in-sync replicas must have
+        fetched recently, or ZooKeeper must have confirmed recently that this broker leads. If this
+        property is False, `is_led_now` can still return True, because it may send a request. Never
+        raises."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched in the current leader epoch. After that,
@@ -460,9 +463,9 @@ class PartitionLog(Protocol):
         were written."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Return whole batches, at least one, of about `bytes_max` bytes together. The first is the
-        batch that contains `offset`. Batches above the high watermark are returned, too. The result
-        is empty only at the log end.
+        """Return whole batches of about `bytes_max` bytes together. The first batch contains
+        `offset`, and is returned even if it is larger than `bytes_max`. Batches above the high
+        watermark are returned, too. The result is empty only if `offset` is the log end offset.
 
         In addition to the errors of every method, raise BrokerError OFFSET_OUT_OF_RANGE, or
         CORRUPT_MESSAGE if the first batch is damaged.
@@ -477,16 +480,15 @@ class PartitionLog(Protocol):
         the timestamp of every record. If `producer` is given, it must be a result of `verified`,
         and the batch is part of the producer's transaction.
 
-        In addition to the errors of every method, raise BrokerError NOT_ENOUGH_REPLICAS or
-        MESSAGE_TOO_LARGE. Raise INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not
-        append.
+        Raise BrokerError NOT_ENOUGH_REPLICAS or MESSAGE_TOO_LARGE; INVALID_PRODUCER_EPOCH or
+        INVALID_TXN_STATE if the producer may not append; and the errors listed at `PartitionLog`.
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return the producer with a `guard`, the proof that this partition is in the producer's
-        transaction (KIP-890). If the log has no such proof, ask the transaction coordinator. In
-        addition to the errors of every method, raise BrokerError with the coordinator's code, for
-        example INVALID_TXN_STATE."""
+        """Return a copy of `producer` whose `guard` proves that this partition is in the producer's
+        transaction (KIP-890). If the log cannot prove this, ask the transaction coordinator. Raise
+        BrokerError with the coordinator's error code, for example INVALID_TXN_STATE, and the errors
+        listed at `PartitionLog`."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

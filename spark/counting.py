@@ -113,8 +113,8 @@ def count_range(
 
 
 class CountedParts:
-    """The consecutive parts of a range, each with its number of records. Batches must be added in
-    offset order."""
+    """Divides an offset range into consecutive parts, and counts the records of each part. Batches
+    must be added in offset order."""
 
     def __init__(
         self,

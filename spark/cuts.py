@@ -1,4 +1,5 @@
-"""The range of a partition in a snapshot, and the change of a partition between two snapshots."""
+"""`PartitionCut`: the range of offsets of a partition in a snapshot. `compare`: the change of a
+partition between two snapshots."""
 
 from __future__ import annotations
 

@@ -111,14 +111,14 @@ exec {{java}} "$@"
 def _named(home: Path, source: str) -> Java:
     if not os.access(home / "bin" / "java", os.X_OK):
         raise StartupError(
-            f"{source} has no bin/java: set the home directory of a Java "
+            f"{source} has no bin/java: change the value to the home directory of a Java "
             f"runtime, version {OLDEST} or newer"
         )
     found = _read(home)
     if found.is_too_old:
         raise StartupError(
             f"{source} is Java {found.version}, but Spark needs Java {OLDEST} or "
-            "newer: set the home directory of such a Java runtime"
+            "newer: change the value to the home directory of such a Java runtime"
         )
     return found
 

@@ -34,8 +34,8 @@ class NewestRows:
     column `key`.
 
     The memory is about `bytes_max` bytes, and about twice `bytes_max` while rows are compared. Rows
-    that exceed this limit are written to unnamed files, which the system removes when the process
-    ends.
+    that do not fit into `bytes_max` are written to unnamed files. The system removes these files
+    when the process ends.
     """
 
     def __init__(self, bytes_max: int, level: int = 0) -> None:

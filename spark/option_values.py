@@ -140,15 +140,15 @@ def _edge_or_offsets(
     if lowered == allowed:
         return lowered
     if lowered == refused:
-        raise ValueError(f"must be {allowed} or JSON: {refused} would never read a record")
+        raise ValueError(f"must be {allowed} or JSON: with {refused}, no record would ever be read")
     if not lowered.startswith("{"):
         raise ValueError(f"must be {allowed} or JSON such as {_OFFSETS_EXAMPLE}, not {shown(text)}")
     found = _by_partition(text, _OFFSETS_EXAMPLE, EARLIEST)
     for partition, offset in found.items():
         if offset == number:
             raise ValueError(
-                f"must not be the {refused} offset ({number}) for {partition}: {refused} would"
-                " never read a record"
+                f"must not be the {refused} offset ({number}) for {partition}: with {refused},"
+                " no record would ever be read"
             )
     return found
 

@@ -1,4 +1,4 @@
-"""Checks whether the ranges of a snapshot can still be read with the same records.
+"""Checks whether the ranges of a snapshot can still be read, and still have the same records.
 
 The brokers' responses show deleted records, recreated topics, missing partitions and truncated
 logs. They do not show whether compaction has removed records. If the snapshot has record counts,

@@ -133,9 +133,9 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Ask the brokers whether the whole snapshot can still be read. The result is true
-        (`bool()`) if its list `problems` is empty. Its `warnings` name topics from which compaction
-        may have removed records.
+        """Ask the brokers whether the whole snapshot can still be read. The returned `Readability`
+        counts as true in an `if` when its `problems` are empty. Its `warnings` name topics from
+        which compaction may have removed records.
 
         If `recount` is set and the brokers' responses show no problem, the records in ranges with
         record counts are counted again. `conf` are client options with Kafka's names. Raises
@@ -227,7 +227,8 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, text: str) -> Snapshot:
-        """Return the snapshot in a document. Raises SnapshotError with every fault."""
+        """Return the snapshot in a document. Raises SnapshotError, which names all faults at
+        once."""
         return parse_snapshot(text)
 
     def save(self, path: Path | str) -> None:

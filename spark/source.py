@@ -30,7 +30,8 @@ class PybrokerDataSource(DataSource):
     """Reads Kafka topics in batch, with the columns and options of Spark's own Kafka source."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Fix the offsets to read. Spark creates this object once, at `load()`."""
+        """Determine the offsets to read; the offsets do not change afterwards. Spark creates this
+        object once, at `load()`."""
         super().__init__(options)
         self._frozen: FrozenRead = _reading().freeze(dict(options))
 

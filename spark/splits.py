@@ -42,9 +42,10 @@ replicas have the same logs."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The approximate limits of a piece; None means no limit. A batch is never divided.
-    `min_pieces` is the wanted number of pieces of all ranges together. If there are too few
-    offsets, there are fewer pieces."""
+    """The limits by which `split` divides ranges into pieces. `max_bytes` and `max_offsets` limit
+    each piece. `min_pieces` is the minimum number of pieces of all ranges together. None means no
+    limit. The limits are approximate. A batch is never divided, and ranges with few offsets have
+    fewer pieces."""
 
     max_bytes: int | None = None
     max_offsets: int | None = None
@@ -97,9 +98,9 @@ async def pieces_of(
     limits: Limits,
     cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """Return the pieces of the ranges. The brokers are asked for sizes and batch boundaries. Raises
-    SnapshotError if the cluster's id is not `cluster_id` ("": unknown), and ClientError if the
-    cluster does not answer."""
+    """Divide the ranges into pieces within `limits`, and return the pieces. The brokers are asked
+    for sizes and batch boundaries. Raises SnapshotError if the cluster's id is not `cluster_id`
+    ("": unknown), and ClientError if the cluster does not answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
         return full
@@ -131,9 +132,9 @@ async def pieces_of(
 def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return new first offsets of pieces, for the parameter `starts` of `align`. Each first offset
-    is lowered to the nearest boundary between counted parts, or to the start of the range. Pieces
-    of ranges without record counts are left out."""
+    """Return new first offsets of pieces, for the parameter `starts` of `align`. The field `counts`
+    of a range has the record counts of consecutive parts of the range. Each first offset is lowered
+    to the nearest start or end of a part. Pieces of ranges without record counts are left out."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -151,7 +152,8 @@ def counted_starts(
 def with_counts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> list[PartitionRange]:
-    """Return the pieces, each with the record counts of the parts that it covers."""
+    """Return the pieces with record counts added. A piece gets the counts of `ranges` for the
+    offset intervals that lie in the piece."""
     counted = {item.topic_partition: item for item in ranges if item.counts}
     return [
         counted[piece.topic_partition].part(piece.start, piece.end)

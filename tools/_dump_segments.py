@@ -83,8 +83,10 @@ class LogView:
 
 @dataclass(slots=True)
 class Complaints:
-    """The faults found in the files. Each field maps the absolute path of a file to pairs of
-    offsets or timestamps. `lines` shows the meaning of each number."""
+    """The faults found in the files. Each field maps a file's absolute path to pairs. In `gaps`:
+    the offsets of two successive records. In `time_disorder`: the timestamps of an index entry and
+    of the entry before. In the other fields: the offset or timestamp of an index entry, and the
+    value in the log."""
 
     mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     time_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)

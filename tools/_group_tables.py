@@ -30,9 +30,9 @@ COORDINATOR_WIDTH = 25
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
     """One partition of a group: the committed offset, the lag, and the assigned member. `committed`
-    is None if the group has no committed offset. In this case, the offsets of the log in `lag` are
-    valid, but the lag in records, bytes and seconds is not. `member` is None if the partition is
-    not assigned."""
+    is None if the group has no committed offset. In this case, the log offsets `lag.start_offset`
+    and `lag.end_offset` are valid, but `lag.records`, `lag.bytes` and `lag.seconds` are not.
+    `member` is None if the partition is not assigned."""
 
     partition: TopicPartition
     committed: int | None

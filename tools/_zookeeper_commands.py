@@ -90,9 +90,9 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the shell. `options` are its option letters in getopt's form. After the options,
-    the command needs at least `least` words. More than `most` words (None: any number) are
-    ZooKeeper's deprecated form: a notice is printed, and the extra words set a watch. For `delete`,
-    the extra words have no effect."""
+    the command needs at least `least` words. With more than `most` words (None: no limit) the call
+    has ZooKeeper's deprecated form: the command prints a notice and sets a watch. `delete` prints
+    the notice, but sets no watch."""
 
     usage: str
     run: Callable[[Session, Call], None]
@@ -223,8 +223,8 @@ def _subtree(
 ) -> Iterator[str]:
     """Yield a node and its descendants in ZooKeeper's order: all children of the node by name, then
     all descendants of the first child, then all descendants of the second child, and so on. A
-    descendant that is deleted in the meantime is skipped. `watch` is set on the children of each
-    node (None: no watch)."""
+    descendant that is deleted in the meantime is skipped. If `watch` is not None, it is set as a
+    child watch on the node and on each descendant."""
     yield path
     waiting = [path]
     while waiting:

@@ -175,7 +175,8 @@ def command(**flags: Any) -> None:
 
 
 def consumer_options(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the consumer's options. A flag wins over the file. Raises ConfigError."""
+    """Return the consumer's options. The flags override the options in the file of
+    --consumer.config. Raises ConfigError."""
     file = flags["config_file"]
     given = read_properties(file) if file is not None else {}
     return {

@@ -219,7 +219,8 @@ def command_names(tool: str) -> tuple[str, ...]:
 
 
 def write_commands(folder: Path) -> None:
-    """Write a script for every tool under each of Kafka's command names."""
+    """Write a script for each of Kafka's command names, such as `kafka-topics.sh`. The script runs
+    pybroker's tool for this command."""
     folder.mkdir(parents=True, exist_ok=True)
     program = f'exec "{Path(sys.executable).parent / "pybroker"}"'
     scripts = {name: f'{program} {tool} "$@"' for tool in TOOLS for name in command_names(tool)}

@@ -45,9 +45,7 @@ def _bytes(data: bytes) -> str:
 def _number(size: int, name: str) -> Decoder:
     def decode(data: bytes) -> str:
         if len(data) != size:
-            raise Failure(
-                f"{name} expects a key or value of {size} bytes, but a record has {len(data)} bytes"
-            )
+            raise Failure(f"{name} expects a key or value of {size} bytes, found {len(data)} bytes")
         return str(int.from_bytes(data, "big", signed=True))
 
     return decode

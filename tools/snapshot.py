@@ -32,7 +32,7 @@ LINE_S: Final = 0.3
 
 
 class Tools(Tool, click.Group):
-    """A command group whose subcommands have the options of every tool, such as --debug."""
+    """A command group. The group and each subcommand have the options --debug and --version."""
 
     command_class = Tool
 

@@ -21,10 +21,11 @@ ChannelFactory = Callable[[Broker], BrokerChannel]
 
 
 class BrokerNotifier:
-    """The notifier of one controller's term. Owns the senders, from `open` to `close`.
+    """Sends the partitions' states and metadata to the live brokers during one controller's term.
+    Owns the senders, from `open` to `close`.
 
-    The keys of `changed` are the partitions whose state was stored in this round. A value tells
-    whether the write created the partition's state node.
+    The keys of `changed` are the partitions whose state was stored after the last `send_round`. The
+    value of a partition tells whether its state node was created after the last `send_round`.
     """
 
     def __init__(
@@ -78,8 +79,8 @@ class BrokerNotifier:
 
     def changed_state(self, key: TopicPartition, *, created: bool = False) -> None:
         """Let the next `send_round` send the partition's stored state to its live replicas
-        (LeaderAndIsr), and its metadata to all brokers (UpdateMetadata). `created`: the write
-        created the state node."""
+        (LeaderAndIsr), and its metadata to all brokers (UpdateMetadata). `created`: the controller
+        has just created the partition's state node."""
         self.changed[key] = self.changed.get(key, False) or created
 
     def describe(self, keys: Iterable[TopicPartition]) -> None:
@@ -145,7 +146,8 @@ class BrokerNotifier:
 
     async def send_round(self) -> None:
         """Queue the changes since the last call, and wake every sender. A broker in controlled
-        shutdown gets no roles."""
+        shutdown gets the changed metadata (UpdateMetadata), but no change of its own roles as
+        leader or follower (LeaderAndIsr)."""
         changed, self.changed = self.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
         async for key in yield_every(sorted(described)):

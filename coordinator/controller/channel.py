@@ -87,13 +87,13 @@ class PendingWork:
     before clients see it as the leader. Until `complete` is called, `take` returns only commands of
     the first two kinds.
 
-    With Extent.ALL a broker drops every replica or partition that the request does not name.
-    LeaderAndIsr does not name a replica that the broker has stopped but not deleted. So once there
-    is such a replica, LeaderAndIsr never has Extent.ALL.
+    If a LeaderAndIsr or UpdateMetadata has Extent.ALL, the broker drops every replica or partition
+    that the request does not name. LeaderAndIsr does not name a replica that the broker has stopped
+    but not deleted. So once there is such a replica, LeaderAndIsr never has Extent.ALL.
 
-    Invariant: if a partition has both a pending stop and a pending role, the stop deletes the
-    replica and was queued before the role. The broker then deletes its old replica and begins a new
-    one.
+    Invariant: if a partition has both a pending StopReplica and a pending LeaderAndIsr, the
+    StopReplica deletes the replica and was queued first. The broker then deletes its old replica
+    and begins a new one.
     """
 
     def __init__(self, broker: Broker, controller_id: int, controller_epoch: int) -> None:
@@ -116,9 +116,9 @@ class PendingWork:
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """Allow `take` to return roles and metadata. `full_roles`: the queued roles are those of
-        all replicas on the broker. `full_metadata`: the queued metadata describes all partitions of
-        the cluster."""
+        """From now on, let `take` return all four kinds of commands (see the class). `full_roles`:
+        the queued roles (leader or follower) are those of all replicas on the broker.
+        `full_metadata`: the queued metadata describes all partitions of the cluster."""
         self._complete = True
         self._full_roles, self._full_metadata = full_roles, full_metadata
 
@@ -178,7 +178,8 @@ class PendingWork:
         return None
 
     def give_back(self, command: AnyCommand) -> None:
-        """Make a failed command pending again, except for partitions with newer pending facts."""
+        """Make a failed command pending again, except for partitions for which a newer pending
+        command replaces the failed command."""
         for item in command.partitions:
             if isinstance(command, UpdateMetadata) and isinstance(item, PartitionFacts):
                 self._metadata.setdefault(item.topic_partition, item)
@@ -191,15 +192,14 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """Keep `item`, the part of a LeaderAndIsr or StopReplica request that the broker refused
-        for one partition. `resume` makes it pending again. A newer command for the partition
-        replaces it."""
+        """Keep `item`, one partition's part of a LeaderAndIsr or StopReplica request. The broker
+        has refused this part. `resume` makes the part pending again. A newer command for the
+        partition replaces the part."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """If `defer` keeps a refused part of a request for the partition, make that part pending
-        again."""
+        """If `defer` has kept an item for this partition, make the item pending again."""
         item = self._deferred.pop(topic_partition, None)
         if item is not None:
             self._put_back(item)

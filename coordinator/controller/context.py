@@ -70,7 +70,8 @@ class ClusterContext:
         )
 
     def drop_topic(self, name: str) -> None:
-        """Forget a topic, if known, with its partitions and its deletion."""
+        """Remove a topic and its partitions. If the topic is being deleted, remove the record of
+        the deletion too. The topic may be unknown."""
         self.topics.pop(name, None)
         self.deletions.pop(name, None)
         self.damaged.discard(name)

@@ -295,7 +295,8 @@ class Controller:
         )
 
     async def _step_down(self) -> None:
-        """Close the term and fail the waiting requests. Does not touch /controller."""
+        """Close the `ControllerTerm` and fail the waiting requests. The node /controller stays
+        unchanged."""
         self._won = None
         for reply in self._awaited:
             if not reply.done():

@@ -47,8 +47,8 @@ class Circumstances:
 
     @property
     def candidates_not_stale(self) -> Collection[int]:
-        """The candidates without the stale members of the ISR. Candidates outside the ISR are
-        included."""
+        """The members of `candidates` that are not in `stale`. The result may have brokers outside
+        the ISR."""
         if not self.stale:
             return self.candidates
         return [replica for replica in self.candidates if replica not in self.stale]

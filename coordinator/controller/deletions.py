@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Deletions:
-    """Handles topic deletions in one controller's term, and changes the context's deletions.
-    `look_at_topics` brings the context's topics up to date and returns the names of all topics."""
+    """Carries out topic deletions in one controller's term, and keeps their progress in the
+    context. `look_at_topics` brings the context's topics up to date and returns the names of all
+    topics."""
 
     def __init__(
         self,
@@ -89,7 +90,8 @@ class Deletions:
             self._stop_replicas(name, broker_ids)
 
     def forget_brokers(self, broker_ids: Collection[int]) -> None:
-        """Stop waiting for confirmations of these brokers, which have ended."""
+        """Let no deletion wait for a StopReplica response from these brokers, which have ended or
+        restarted."""
         for name, deletion in self._context.deletions.items():
             for broker_id in broker_ids:
                 deletion = deletion.without_broker(broker_id)

@@ -85,8 +85,9 @@ async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
 
 
 async def resign(coord: Coord, won: Won) -> None:
-    """Remove this broker's /controller node, but never the node of the next controller. If the
-    connection is lost, the end of the session removes the node."""
+    """Remove the node /controller if this broker is still the controller. The node of a later
+    controller is never removed. If the connection is lost, ZooKeeper removes this broker's node
+    when this broker's session ends."""
     try:
         await coord.multi(
             [CheckOp(paths.CONTROLLER_EPOCH, won.epoch_version), DeleteOp(paths.CONTROLLER)]

@@ -49,8 +49,8 @@ class IsrNotices:
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
-        """Remove these nodes. If a node cannot be removed, the controller handles the event
-        IsrChanged after a pause. Raises ControllerMoved, SessionExpired."""
+        """Remove these nodes. If a removal fails, the controller repeats the event IsrChanged after
+        a pause, to remove the node then. Raises ControllerMoved, SessionExpired."""
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(node),)) for node in nodes]
         )

@@ -5,10 +5,10 @@ Every entry has `time` (UTC), `controller` and `controller_epoch`, `event` (the 
 controller is handling, see `events.py`) and `what`:
 
 - `state`: a new state of `partition` was stored; `reason` is a value of `partitions.Reason`; `from`
-  is the earlier state (null for a new partition), and `to` is the new state; the `version` in each
-  of them is the version of the state node;
-- `elected`: a term began;
-- `steps-down`: a term ended;
+  is the earlier state (null for a new partition), and `to` is the new state; each state has the
+  `version` of the partition's state node;
+- `elected`: this broker became the controller;
+- `steps-down`: this broker stopped being the controller;
 - `brokers`: the brokers that were `lost` and `started`;
 - `deletion`: the deletion of `topic` has begun (`done` is false) or has ended (`done` is true);
 - `election-failed`: a preferred election of `partition`, requested by the node
@@ -37,8 +37,8 @@ Note = Callable[[Entry], None]
 
 
 class Journal:
-    """The decision journal of one term of a controller: it passes an entry to `note` for each
-    decision. The controller sets `event` to the event that it is handling."""
+    """The decision journal of one term of a controller. For each decision, the journal passes an
+    entry to `note`. The controller sets `event` to the event that the controller is handling."""
 
     def __init__(self, note: Note, won: Won, clock: Clock) -> None:
         self._note = note

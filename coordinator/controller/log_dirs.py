@@ -1,8 +1,9 @@
 """Failed log directories of live brokers (`/log_dir_event_notification`, KIP-112).
 
-A notification names only the broker. The controller sends the broker all its roles again, and the
-broker answers KAFKA_STORAGE_ERROR for each failed replica. A broker also writes this notification
-to refuse leadership of a partition, or to report that it has left an ISR.
+A notification names only the broker, not the failed replicas. The controller then sends
+LeaderAndIsr for all replicas on the broker. The broker answers KAFKA_STORAGE_ERROR for each failed
+replica. A broker also writes a notification to refuse leadership of a partition, or to report that
+the broker has left an ISR.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class LogDirFailures:
         """Read the states of all partitions with a replica on the broker. Elect leaders for
         partitions without a leader.
 
-        A broker may have removed its own replica from the ISR without the leader's knowledge. So if
-        a replica of the broker is neither in the ISR nor an eligible leader replica, send the state
-        to the partition's live replicas.
+        If the broker's replica is neither in the ISR nor an eligible leader replica, send the
+        partition state to the live replicas. The broker may have removed its replica from the ISR
+        by itself, and the leader may not know the new ISR yet.
         """
         services = self._services
         keys = [
@@ -95,13 +96,14 @@ class LogDirFailures:
             return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
-        """Record a broker's answer to LeaderAndIsr. A recorded refusal makes the broker's replicas
-        of the refused partitions offline. An acceptance ends the offline status. Return the
-        partitions whose replica on the broker has become offline or has stopped being offline.
+        """Apply a broker's answer to LeaderAndIsr. Return the partitions whose replica on the
+        broker has become offline or has stopped being offline. A replica that the broker accepts is
+        no longer offline. A replica that the broker refuses becomes offline in two cases:
 
-        If the broker has a failed log directory, every refusal is recorded. Otherwise a refusal is
-        recorded only if the broker leads the partition and another replica can take over. A refusal
-        that is not recorded causes no election; the broker gets LeaderAndIsr again.
+        - the broker has a failed log directory;
+        - the broker leads the partition, and another replica can take over.
+
+        In all other cases a refusal causes no election, and the broker gets LeaderAndIsr again.
         """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)
@@ -126,9 +128,9 @@ class LogDirFailures:
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Return whether broker `leader` leads the partition and another replica can take over. A
-        replica on a broker that has refused to lead the partition does not count, because
-        leadership would move forever between such replicas."""
+        """Return whether broker `leader` leads the partition and another replica can take over.
+        Replicas on brokers that have refused to lead the partition are not counted. Otherwise these
+        brokers could pass the leadership to each other forever."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:

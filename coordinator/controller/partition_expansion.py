@@ -43,9 +43,9 @@ def plan_expansion(
     brokers: Sequence[Broker],
     rng: Rng,
 ) -> Replicas:
-    """Return the replicas of each partition that has to be added to give the topic `count`
-    partitions. `brokers` are the live brokers in order of id. `chosen`: the replicas of each new
-    partition as the caller wants them; None: this function places them.
+    """Return the replicas of the new partitions. The topic then has `count` partitions. `brokers`
+    are the live brokers in order of id. `chosen` are the replicas of each new partition; None: this
+    function chooses them.
 
     Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
     REASSIGNMENT_IN_PROGRESS, with the messages of Apache Kafka.

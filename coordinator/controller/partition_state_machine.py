@@ -118,7 +118,8 @@ class PartitionStateMachine:
                 self._adopt(key, node)
 
     async def _store(self, writes: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Store the states. Return the partitions that need a new decision."""
+        """Store the states. Return the partitions whose state the caller must decide again, because
+        ZooKeeper refused the write."""
         await self._create_parents(writes)
         texts = [
             schemas.encode_state(write.state, self._context.partitions[write.topic_partition].data)

@@ -46,7 +46,7 @@ def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
 
 
 class Policies:
-    """The topics' policies in one controller's term."""
+    """The policies of topics (see `Policy`), as last read by `load`."""
 
     def __init__(self, coord: Coord, policy_of: PolicyOf) -> None:
         self._coord = coord

@@ -103,7 +103,7 @@ class RequestedElections:
         )
 
     async def answer(self, event: ElectionAsked) -> None:
-        """Hold the elections of an ElectLeaders request and set the reply."""
+        """Run the elections of an ElectLeaders request and set the reply."""
         held = await self.hold(event.election_type, event.topic_partitions)
         if not event.reply.done():
             event.reply.set_result(held)
@@ -165,7 +165,7 @@ class RequestedElections:
         return Election(ErrorCode.NONE, leader=leader)
 
     def _note(self, held: Elections) -> None:
-        """Write failed elections to the log and the journal."""
+        """Log the results of the elections. Also record each failed election in the journal."""
         elected = sum(election.code is ErrorCode.NONE for election in held.values())
         log.info("preferred election partitions=%d elected=%d", len(held), elected)
         failed = [

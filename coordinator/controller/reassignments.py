@@ -51,7 +51,8 @@ class Reassignments:
         await remove_request(self._services, path, stat, ReassignmentRequested())
 
     def _refuse(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        """Log a warning that names the partitions whose replicas differ from the requested ones."""
+        """Log a warning that the reassignment is refused. The warning does not name partitions that
+        already have the replicas in `wanted`."""
         partitions = self._services.context.partitions
         refused = [
             f"{key}:[{shortened(','.join(map(str, replicas)))}]"

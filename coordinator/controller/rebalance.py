@@ -43,7 +43,8 @@ def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, li
 
 
 class Rebalance:
-    """The automatic elections of one controller's term. Owns a timer, from `begin` to `close`."""
+    """Holds the automatic preferred leader elections during one controller's term. Owns a timer,
+    from `begin` to `close`."""
 
     def __init__(self, services: ControllerServices) -> None:
         self._services = services

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class ReceiptBook:
-    """The loss receipts of one controller's term."""
+    """Prepares the loss receipts of one controller's term. A loss receipt tells which records an
+    unclean election may have lost."""
 
     def __init__(
         self, coord: Coord, writer: FencedWriter, context: ClusterContext, clock: Clock
@@ -38,9 +39,9 @@ class ReceiptBook:
         self._clock = clock
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
-        """Return partition -> the operation that writes the partition's loss receipt. The caller
-        adds it to the multi that stores the election. `writes` has only unclean elections. Raises
-        CoordError."""
+        """Return partition -> the operation that writes the loss receipt of the partition's
+        election. `writes` has only unclean elections. The caller adds each operation to the multi
+        that stores the election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)

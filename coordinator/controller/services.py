@@ -114,8 +114,8 @@ class ControllerServices:
         )
 
     def circumstances(self, partition: Partition) -> Circumstances:
-        """Return the present inputs of a decision about the partition. The topic's policy must be
-        loaded already (`Policies.load`)."""
+        """Return the current inputs for a decision about the partition's next state.
+        `Policies.load` must have loaded the topic's policy."""
         context = self.context
         policy = self.policies.of(partition.topic_partition.topic)
         return Circumstances(

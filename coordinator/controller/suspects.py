@@ -1,9 +1,11 @@
-"""Orphaned partitions: after power losses no replica is in the ISR or eligible to lead, so no
-replica is known to have all committed records.
+"""Elects leaders of orphaned partitions. A partition is orphaned if no replica is in the ISR or
+eligible to lead (KIP-966), so no replica is known to have all committed records. Power losses can
+cause this.
 
 The controller waits until all assigned replicas are live and have reported their log ends. Then it
-elects a replica with the longest log and writes a loss receipt. If unclean elections are allowed,
-the controller does not wait: it elects any live replica and writes a loss receipt.
+elects a replica with the longest log. If unclean elections are allowed, the controller does not
+wait: it elects any live replica. Each such election writes a loss receipt: a record in ZooKeeper of
+the election that may have lost committed records.
 
 Each registration of a broker raises the broker's incarnation, the version of the node
 /pybroker/incarnations/<broker id> (KIP-903). A log end report is valid only in the incarnation in
@@ -82,8 +84,9 @@ class Suspects:
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
-        """Elect leaders for those of the partitions `keys` that are orphaned and have a log end
-        report from each replica. Raises ControllerMoved, CoordError."""
+        """Elect a leader for each orphaned partition in `keys` whose replicas have all reported
+        their log ends. An orphaned partition has no leader, no in-sync replica and no eligible
+        replica. Raises ControllerMoved, CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:

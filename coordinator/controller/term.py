@@ -173,8 +173,8 @@ class ControllerTerm:
         await self._deletions.finish()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:
-        """Elect leaders for those partitions of `topics` (None: of all topics) that have no live
-        leader."""
+        """Elect leaders for partitions without a live leader, after a change of
+        unclean.leader.election.enable or min.insync.replicas in `topics` (None: in any topic)."""
         await self._services.repair(
             partition.topic_partition
             for partition in list(self.context.kept_partitions())

@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class TopicChanges:
-    """Handles topic changes in one controller's term, and changes the context's topics."""
+    """Handles new, expanded, recreated and removed topics during one controller's term, and updates
+    the topics in the `ClusterContext`."""
 
     def __init__(
         self, services: ControllerServices, loader: ControllerInitializer, watches: Watches

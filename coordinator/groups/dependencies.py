@@ -15,12 +15,13 @@ from pybroker.metrics import GroupCounters
 
 
 class Membership(Protocol):
-    """The mirror of a shard's groups in ZooKeeper."""
+    """Writes the members and assignments of a shard's groups to ZooKeeper, and decides whether a
+    group may get its first member."""
 
     def members_changed(self, group: GroupView) -> None:
         """Schedule the write of the group's present members and assignments to ZooKeeper. Never
-        waits. The state of a `group` without members is Empty, or Dead if the group has been
-        deleted."""
+        waits. The state of a `group` without members tells whether the group still exists: Empty,
+        or Dead if it has been deleted."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Return NONE if a first member may join the group. Return INCONSISTENT_GROUP_PROTOCOL if

@@ -18,8 +18,8 @@ from pybroker.coordinator.groups.records import RecordedGroup
 
 @dataclass(frozen=True, slots=True)
 class StoreAssignment:
-    """The action to store the leader's assignment. Members get their answers when the in-sync
-    replicas have the record."""
+    """The action to store the assignment that the group's leader has sent. Members get their
+    answers when the in-sync replicas have `record`."""
 
     record: RecordedGroup
 
@@ -53,8 +53,9 @@ Store = StoreAssignment | StoreReplacement | StoreEmpty
 
 @dataclass(slots=True)
 class Effects:
-    """The inputs and the effects of one decision. `now` is in seconds of the monotonic clock,
-    `wall_ms` in ms since 1970. `new_id(prefix)` returns a new member id."""
+    """The inputs and the results of one step of a group coordinator. The inputs are `now` (seconds
+    of the monotonic clock), `wall_ms` (ms since 1970), `config`, and `new_id(prefix)`, which
+    returns a new member id. The other fields are results."""
 
     now: float
     wall_ms: int

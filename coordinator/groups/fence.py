@@ -41,8 +41,9 @@ class FenceOwner:
 
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
-    """Write the fence node for `owner`, and return its new version. Return None if another client
-    changed a node during the call; then the caller has to try again.
+    """Write the fence node for `owner`, and return the node's new version. Return None if another
+    client changed the fence node or the partition's state node during the call. The caller then has
+    to try again.
 
     Raises Superseded if another broker leads the partition; BrokerError if the stored leader epoch
     is not that of `owner`; MalformedNode; CoordError. After ConnectionLoss, call again: the write

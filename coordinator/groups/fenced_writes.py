@@ -3,8 +3,8 @@ the version of the fence node, `/pybroker/coordinators/<partition>`.
 
 A shard sends its changes in rounds, one round at a time. If ZooKeeper does not answer a change, the
 next rounds send the change again, until the time limit of the change. If several changes of the
-same nodes wait, a round sends only the newest change. So changes of the same nodes take effect in
-the order of the requests.
+same nodes wait, a round sends only the newest change. The older waiting changes are not sent, and
+get the error code of the newest change.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ _OURS: Final = f"{paths.COMMITTED}/"
 @dataclass(frozen=True, slots=True)
 class Change:
     """The wanted content of some nodes, as pairs (path, data). Data None means that the node must
-    not exist. Two changes with equal `key` have the same nodes. `parents` and missing ancestors are
-    created without data. `is_ephemeral`: ZooKeeper deletes the nodes at the end of the session."""
+    not exist. Changes with equal `key` must name the same nodes, because only the newest waiting
+    change with a key is sent. `parents` and all ancestors are created without data if they are
+    missing. `is_ephemeral`: ZooKeeper deletes the nodes at the end of the session."""
 
     group_id: str
     key: object
@@ -75,8 +76,8 @@ class _Asked:
 
 
 class FencedWrites:
-    """The fenced writes of one shard. Owns one task while the outcome of a change is unknown; `end`
-    ends the task."""
+    """Writes the changes of one shard to ZooKeeper, as long as this broker is the shard's
+    coordinator. A task runs while changes wait for ZooKeeper's answer. `end` ends the task."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class FencedWrites:
         """Write the changes, and return a code for each:
 
         - NONE: the change is written.
-        - NOT_COORDINATOR: the shard has ended, for example because there is a new coordinator.
+        - NOT_COORDINATOR: another broker has become the coordinator, or `end` was called.
         - COORDINATOR_NOT_AVAILABLE: the outcome is unknown after the time limit, or other clients
           kept creating or deleting the nodes.
         - INVALID_COMMIT_OFFSET_SIZE: the change is too large for ZooKeeper.
@@ -152,9 +153,10 @@ class FencedWrites:
         self._task.cancel()
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send one multi that checks the fence. Raises _Deposed if another coordinator has taken
-        the fence; ConnectionLoss or SessionExpired if the outcome is unknown; MultiFailed or
-        RequestTooLarge if nothing was done."""
+        """Send one multi that also checks the version of the fence node. Each new coordinator
+        changes this version. Raises _Deposed if a later coordinator has changed the version, or if
+        the fence node is missing; ConnectionLoss or SessionExpired if the outcome is unknown;
+        MultiFailed or RequestTooLarge if nothing was done."""
         try:
             return await self._joint.multi([CheckOp(self._fence, self._shard.fence_version), *ops])
         except MultiFailed as error:
@@ -196,8 +198,8 @@ class FencedWrites:
         self.end()
 
     def _take(self) -> list[list[_Asked]]:
-        """Return the changes whose outcome is unknown, grouped by key. In each group the oldest
-        change is the first."""
+        """Return the changes whose outcome is unknown: one list for each `Change.key`, with the
+        oldest change first."""
         self._open = [each for each in self._open if not each.decided.done()]
         batch: dict[object, list[_Asked]] = {}
         for each in self._open:
@@ -277,10 +279,10 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Return whether a change of the node can be built without reading the node. The result is
-        True if the node existed when it was last read or written. If the node was missing, another
-        client may have created the node since, so the result is False. Exception: below
-        /pybroker/offsets only coordinators create nodes, so a missing node gives True as well."""
+        """Return False if the existence of the node must be checked before a change. A node that
+        existed at the last check needs no new check. A missing node needs a new check, because
+        another client may have created the node since. Below /pybroker/offsets a missing node needs
+        no new check, because only coordinators create nodes there."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

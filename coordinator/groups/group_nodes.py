@@ -50,9 +50,8 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove the nodes of these topics, except topic nodes that still have offset nodes. If the
-    group then has no topic left, also remove the group's own nodes, except nodes that still have
-    children. Raises CoordError."""
+    """Remove those nodes of the topics that have no child nodes. If the group then has no topic
+    left, also remove those of the group's own nodes that have no child nodes. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

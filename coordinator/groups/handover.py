@@ -5,7 +5,8 @@ A partition is being revoked if a member owned it before, and this generation as
 member. The next generation, which begins when that member rejoins, assigns the partition again.
 
 A static member that restarts usually gets its earlier assignment, without a new generation. But if
-it owned a partition that is being revoked, the coordinator begins a new generation.
+the member owned a partition that is being revoked, the coordinator begins a new generation. The
+restarted process has nothing to revoke, and so would not rejoin by itself.
 """
 
 from __future__ import annotations

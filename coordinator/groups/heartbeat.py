@@ -26,9 +26,11 @@ def commit(
     """Return NONE if offsets may be committed now, else the error code. A member's commit outside a
     transaction also renews the member's session at `now`.
 
-    A commit with generation -1 is allowed if the group is Empty. A commit in a transaction with
-    generation -1 and without member id and instance id is also allowed if the group has members:
-    old producers send no generation and no ids.
+    A request without a generation (-1) may commit in two cases:
+
+    - The group is Empty.
+    - The commit is part of a transaction, and the request has no member id and no instance id. Old
+      producers send such requests.
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -52,8 +52,8 @@ def may_be_first(call: Join) -> bool:
 
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
     """Handle a JoinGroup request for which `fault_of` returned NONE. `ticket` identifies the
-    request. The answer is added to `effects` now, or to the effects of a later decision about the
-    group."""
+    request. The answer is added to `effects`, unless the member must wait for other members. In
+    that case, a later call adds the answer to its own effects."""
     if group.state is GroupState.DEAD:
         effects.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
     elif not _has_room(group, call, effects.config):
@@ -166,9 +166,9 @@ def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> Non
 def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
-    """Give a restarted static member a new member id, and fence the old one (KIP-345). A Stable
-    group rebalances only if its assignor changes, or if a partition that this member owned is
-    assigned to no member (`handover.py`)."""
+    """Give a restarted static member a new member id, and fence its old member id (KIP-345). A
+    Stable group rebalances only if its assignor changes, or if a partition that this member owned
+    is assigned to no member (`handover.py`)."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)
@@ -193,8 +193,8 @@ def _replace(
 
 
 def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Give the static member its old id back, and answer its JoinGroup with `error`: the record of
-    the new id could not be appended."""
+    """Undo the new id of a static member, because the record of the id could not be appended.
+    Answer the member's JoinGroup with `error`."""
     member = group.members[store.member_id]
     assert member.join is not None
     effects.answer(member.join, Joined(error, NO_MEMBER_ID))

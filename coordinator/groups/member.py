@@ -64,8 +64,9 @@ class Member:
         return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether the session cannot time out now, because the member is not new and waits for the
-        answer to a request."""
+        """Whether the session cannot time out now. The session of a new member can always time out.
+        Otherwise the session cannot time out while a JoinGroup or SyncGroup request waits for its
+        answer."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:
@@ -73,8 +74,8 @@ class Member:
         self.deadline = now + self.session_timeout_ms / 1000
 
     def metadata(self, protocol: str) -> bytes:
-        """Return the member's metadata for this assignor; empty if the member does not support
-        it."""
+        """Return the member's metadata for the assignor `protocol`; empty if the member does not
+        support this assignor."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: set[str]) -> str:

@@ -64,8 +64,9 @@ consumer."""
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
     """The nodes that a group shall have in ZooKeeper. If `is_whole` is False, the group is
-    rebalancing, and only the member ids are known. `is_deleted` is True only for a group without
-    members: if the group has no offset nodes either, the group's empty parent nodes are removed."""
+    rebalancing, and only the member ids are known. If `is_deleted` is True, the group has no
+    members. The group's empty parent nodes are then removed too, unless the group has offset
+    nodes."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
@@ -75,8 +76,8 @@ class WantedNodes:
 
 
 def wanted_nodes_of(group: GroupView) -> WantedNodes:
-    """Return the nodes that the group shall have. Only members of protocol type `consumer` have
-    topics."""
+    """Return the ZooKeeper nodes that the group shall have. If the group is not Stable, or if its
+    protocol type is not `consumer`, the result has only the member ids: no topics and no owners."""
     members: dict[str, tuple[str, ...]] = {}
     owners: dict[TopicPartition, str] = {}
     is_consumers = group.protocol_type == _CONSUMER
@@ -95,8 +96,8 @@ def wanted_nodes_of(group: GroupView) -> WantedNodes:
 
 
 class GroupMirror:
-    """Mirrors the groups of one shard in ZooKeeper. Owns one task while nodes have to be written;
-    `end` ends the task."""
+    """Writes members and assignments to ZooKeeper, for the groups in one partition of
+    `__consumer_offsets`. Owns one task while nodes have to be written; `end` ends the task."""
 
     def __init__(
         self,
@@ -195,7 +196,8 @@ class GroupMirror:
         self._task.cancel()
 
     async def settled(self) -> None:
-        """Wait until the current attempt to write all nodes has succeeded or failed."""
+        """Wait until the current attempt to write the ZooKeeper nodes of all groups has succeeded
+        or failed."""
         await self._task.finish()
 
     # ---- private: scheduling
@@ -307,8 +309,9 @@ class GroupMirror:
             return None
 
     async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
-        """Return the changes of the owner nodes. If the owner in a node is not a member, the node
-        is deleted."""
+        """Return the changes that write `wanted_nodes.owners` to the owner nodes. The changes also
+        delete each owner node whose owner is not a member, and, if `wanted_nodes.is_whole`, each
+        owner node that is not wanted."""
         shown = await self._owners(group_id)
         wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
         members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}

@@ -10,7 +10,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 
 
 def describe(group: Group) -> GroupView:
-    """Return the group's description. During a rebalance it has no assignments."""
+    """Return the description of the group. If the group is not Stable, the members' metadata and
+    assignments are empty."""
     is_stable = group.state is GroupState.STABLE
     protocol = group.protocol if is_stable else None
     return GroupView(

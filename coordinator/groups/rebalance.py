@@ -47,8 +47,9 @@ def try_complete(group: Group, effects: Effects) -> None:
 
 
 def expired(group: Group, effects: Effects) -> None:
-    """Handle the end of the rebalance timeout, or of the initial delay. Members that joined
-    meanwhile extend the initial delay, at most to the rebalance timeout."""
+    """Handle the end of the initial delay or of the rebalance timeout. If a new member has joined
+    during the initial delay, extend the delay, but not beyond the rebalance timeout. Otherwise
+    complete the rebalance."""
     if group.was_extended and group.initial_rest_s:
         delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s

@@ -1,9 +1,10 @@
 """The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker. The
 offsets of all transactions whose commit marker is at or below this log offset are in ZooKeeper.
 
-Of the transactions in the log, a new coordinator writes only those to ZooKeeper whose commit marker
-is above this log offset. It must not write the offsets of the other transactions again, because
-newer commits may have replaced these offsets in ZooKeeper.
+A new coordinator reads the transactions in the log. It writes the offsets of a transaction to
+ZooKeeper only if the transaction's commit marker is above the log offset in the node. It must not
+write the offsets of any other transaction again, because newer commits may have replaced these
+offsets in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pybroker.ports import Coord
 
 
 class AppliedMarker:
-    """Reads and writes one shard's applied marker."""
+    """Reads and writes the applied marker of one shard, the log offset up to which the shard's
+    transactional offset commits are in ZooKeeper."""
 
     def __init__(self, coord: Coord, writes: FencedWrites, partition: int) -> None:
         self._coord = coord
@@ -25,8 +27,8 @@ class AppliedMarker:
         self._path = paths.applied_marker(partition)
 
     async def get(self) -> int | None:
-        """Return the log offset in the applied marker's node. Return None if there is no node,
-        because no commit marker has been applied yet. Raises CoordError, MalformedNode."""
+        """Return the log offset that the last `put` stored in the node; None if the node does not
+        exist. Raises CoordError, MalformedNode."""
         await self._coord.sync(self._path)
         try:
             data, _ = await self._coord.get(self._path)
@@ -35,8 +37,9 @@ class AppliedMarker:
         return decode_number(self._path, data)
 
     async def put(self, offset: int) -> ErrorCode:
-        """Store `offset`, the log offset of a commit marker, in the applied marker's node. Return
-        NONE, or the code of `FencedWrites.write`."""
+        """Store `offset`, the log offset of a commit marker, in the shard's node. The node then
+        says that the offsets of all transactions with a commit marker at or below `offset` are in
+        ZooKeeper. Return NONE, or the code of `FencedWrites.write`."""
         change = Change("", self._path, ((self._path, encode_number(offset)),))
         (code,) = await self._writes.write([change])
         return code
@@ -47,9 +50,9 @@ class AppliedMarker:
         change. `stored` is the log offset in the node (None: no node). All commit markers up to the
         log offset `last_marker` (-1: no commit marker) have been applied.
 
-        If `stored` is at or above the log end, an unclean election has removed the records up to
-        `stored`. Then the result is `last_marker`, even if it is lower than `stored`. If the node
-        kept `stored`, future commit markers below `stored` would count as applied.
+        If `stored` is at or above the log end, an unclean election has removed the last part of the
+        log. The result is then `last_marker`, even if `last_marker` is lower than `stored`. With
+        `stored` in the node, a later commit marker at a lower log offset would count as applied.
         """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker

@@ -1,5 +1,5 @@
 """The offsets of OffsetCommit and OffsetFetch version 0, in the nodes `/consumers/<group>/offsets`.
-Any broker reads and writes them, for any group, without a coordinator or a fence, as in Kafka."""
+As in Kafka, any broker reads and writes the offsets of any group: no coordinator is needed."""
 
 from __future__ import annotations
 

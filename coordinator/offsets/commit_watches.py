@@ -13,15 +13,15 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """For each search for removable offsets in one offset store: the keys of the offsets that were
-    committed since the search began."""
+    """Collects committed keys for the searches in one offset store. Each search has its own set of
+    keys, from `begin` to `end`."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []
 
     def begin(self) -> RecentCommits:
-        """Return a new set for a search. `note` adds the keys of committed offsets to the set,
-        until `end` is called with the set."""
+        """Return a new, empty set for a search for removable offsets. Until `end` is called with
+        the set, `note` adds the keys of committed offsets to the set."""
         recent_commits: RecentCommits = set()
         self._open.append(recent_commits)
         return recent_commits

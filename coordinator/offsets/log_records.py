@@ -100,13 +100,14 @@ class Ended(NamedTuple):
 
 
 class RecordedOffsets:
-    """The offsets in the replayed records: the committed offsets, and in `pending` the
-    transactional offsets that are not in effect yet.
+    """The committed offsets in the replayed records. `pending` has the transactional offsets that
+    are not in effect yet.
 
-    The caller adds the offset of a transactional record to `pending`, and then calls `replay` with
-    the record. When the offset has taken effect, the caller calls `release`, which removes the
-    offset from `pending`. An offset that never takes effect is removed by `replay` or
-    `replay_marker`.
+    For each transactional record, the caller adds the record's key and committed offset to
+    `pending`, and then calls `replay`. When the offsets of a committed transaction have taken
+    effect, the caller calls `release`, which removes these offsets from `pending`. `replay` and
+    `replay_marker` remove the offsets that can no longer take effect, such as those of an aborted
+    transaction.
     """
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ Offsets are imported from ZooKeeper when the shard loads, unless the shard's Zoo
 (`storage_mark.py`) names the log as the offset store. Offsets are also imported at a request for a
 group that has no offset record yet.
 
-If an offset has both a record and a node, the record is newer. An import does not remove the nodes,
-because consumers of Kafka 0.8 use them. The deletion of an offset removes its node too; otherwise a
-later import would restore the offset.
+If an offset has both a record and a node, a fetch returns the offset in the record. An import does
+not remove the nodes, because consumers of Kafka 0.8 use them. The deletion of an offset removes its
+node too; otherwise a later import would restore the offset.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The result of an import of a group. `not_imported`: offsets that have a node but no record.
-    If `is_classic` is True, the group has consumers of Kafka 0.8, and no offset was imported. If
-    `is_classic` is False, the offsets in `not_imported` are not imported yet, because a transaction
-    has a pending offset of the same partition."""
+    """The result of importing the offsets of a group from ZooKeeper nodes into the log.
+    `not_imported` has offsets with a node but without a record. If `is_classic` is True, no offset
+    was imported, because the group has consumers of Kafka 0.8. Otherwise `not_imported` has only
+    the partitions for which a transaction has a pending offset."""
 
     not_imported: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
 
 
 class _ImportLock:
-    """The lock of one group's import, and the number of callers that hold or await it."""
+    """The lock for the import of one group's offsets from ZooKeeper, and the number of callers that
+    hold or await the lock."""
 
     __slots__ = ("count", "lock")
 
@@ -68,9 +69,9 @@ class _ImportLock:
 
 
 class LoggedOffsets:
-    """The `OffsetStore` of one shard that stores offsets in the shard's log. `coord` is a ZooKeeper
-    session that only the group coordinators use. `is_mine` returns whether a group belongs to this
-    shard."""
+    """The `OffsetStore` of one shard: it stores committed offsets in the shard's log. `coord` is a
+    ZooKeeper session that only the group coordinators use. `is_mine` returns whether a group
+    belongs to this shard."""
 
     def __init__(
         self,
@@ -103,9 +104,10 @@ class LoggedOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Import the offsets from ZooKeeper if the storage mark names ZooKeeper. An offset is not
-        imported if a transaction has a pending offset of the same partition. Raises BrokerError,
-        CoordError, MalformedNode."""
+        """Import the shard's offsets from their ZooKeeper nodes into the log. Import nothing if the
+        shard's `StorageMark` says that the offsets are in the log already. Raises BrokerError,
+        CoordError, MalformedNode. The BrokerError has the code COORDINATOR_LOAD_IN_PROGRESS if a
+        transaction has a pending offset of a partition that is to be imported."""
         self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -118,10 +120,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Forget the offset records of all transactions whose offsets were already written to
-        ZooKeeper (`applied_marker.py`), because the ZooKeeper nodes may be newer than these
-        records. Keep the keys of these records in `_outdated`. Raises BrokerError, CoordError,
-        MalformedNode."""
+        """Find the offset records of transactions whose offsets were already written to ZooKeeper
+        (`applied_marker.py`). Keep the keys of these records in `_outdated`. Forget the records,
+        because ZooKeeper may have newer offsets. Raises BrokerError, CoordError, MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:
@@ -141,7 +142,7 @@ class LoggedOffsets:
             raise BrokerError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                 f"the offsets of group {group_id} cannot be imported from ZooKeeper yet, because a"
-                f" transaction that has not ended has an offset of {undecided[0]}; retry",
+                f" transaction with an offset for {undecided[0]} has not ended; retry",
             )
 
     def _transaction_ended(self, ended: Ended) -> None:
@@ -168,8 +169,8 @@ class LoggedOffsets:
         if self._may_be_new(group_id) and (await self._import_in_turn(group_id)).is_classic:
             raise BrokerError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
-                f"group {group_id} has consumers of Kafka 0.8; use another group id for offsets of"
-                " transactions, or stop these consumers",
+                f"group {group_id} has consumers of Kafka 0.8; stop these consumers, or use"
+                " another group id",
             )
 
     async def commit_in_transaction(
@@ -230,9 +231,10 @@ class LoggedOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the nodes of all `keys`, so that they are not imported again. Then append
-        tombstones for those keys that are not in `recent_commits`. There is no await between the
-        look into `recent_commits` and the append."""
+        """Remove the group's offsets of `keys`, except those in `recent_commits`. First remove the
+        ZooKeeper nodes of all `keys`, so that these nodes are not imported again. Recent commits
+        need no node, because they are records of the log. Then append a tombstone for each offset
+        to remove. There is no await between reading `recent_commits` and the append."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)
@@ -284,9 +286,9 @@ class LoggedOffsets:
             log.error("offsets not moved to the log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> _Import:
-        """Append a record for each offset that has a node and no record. If the group has consumers
-        of Kafka 0.8, append nothing. Return the offsets that were not imported. Raises BrokerError,
-        CoordError, MalformedNode."""
+        """Append a record to the log for each offset of the group that ZooKeeper has and the log
+        does not have. If the group has consumers of Kafka 0.8, append nothing. Return the offsets
+        that were not imported. Raises BrokerError, CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:
@@ -315,8 +317,8 @@ class LoggedOffsets:
             if members:
                 raise BrokerError(
                     ErrorCode.NON_EMPTY_GROUP,
-                    f"group {group_id} has consumers of Kafka 0.8; stop them before you delete the"
-                    f" group: {', '.join(members[:10])}",
+                    f"before you delete group {group_id}, stop its consumers of Kafka 0.8:"
+                    f" {', '.join(members[:10])}",
                 )
             code = await remove_group_nodes(self._coord, self.writes, group_id)
             return dict.fromkeys(keys, code)

@@ -85,8 +85,8 @@ class OffsetNodes:
     async def read(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of these partitions (None: all). Raises MalformedNode if a
-        node is not a number."""
+        """Return the committed offsets of these partitions (None: all). Raises MalformedNode if the
+        content of an offset's ZooKeeper node is not a number."""
         if not group_id:  # Kafka allows the empty group id; a node cannot have an empty name
             return {}
 

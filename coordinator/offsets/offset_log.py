@@ -39,9 +39,9 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class OffsetLog:
-    """The offset records of one shard. After `begin`, `ended` is called for each transaction
-    that ends. `ended` has to call `recorded.release` when the transaction's offsets have taken
-    effect."""
+    """The offset records of one shard. The argument `ended` is a callback: after `begin`, it is
+    called for each transaction that ends. When the offsets of this transaction have taken effect,
+    the owner of this `OffsetLog` has to call `recorded.release`."""
 
     def __init__(self, shard: ShardContext, ended: Callable[[Ended], None]) -> None:
         self.recorded = RecordedOffsets()
@@ -79,7 +79,8 @@ class OffsetLog:
             self.last_marker = marker.offset
 
     def begin(self) -> None:
-        """End the loading. Call this when the whole log has been replayed. Idempotent."""
+        """From now on, hold back each replayed record and marker until it is committed. Call this
+        when the whole log has been replayed. Idempotent."""
         self._has_begun = True
 
     def end(self) -> None:

@@ -13,7 +13,8 @@ from pybroker.ports import Coord
 
 
 class Stored(enum.Enum):
-    """The offset store that a shard's storage mark names."""
+    """The store of a shard's offsets. Each value is the content of the ZooKeeper node that names
+    the store."""
 
     ZOOKEEPER = b"zookeeper"
     LOG = b"kafka"
@@ -38,8 +39,8 @@ class StorageMark:
         return next((stored for stored in Stored if stored.value == data), None)
 
     async def put(self, stored: Stored) -> None:
-        """Name `stored` in the shard's node, unless the node already does. Raises BrokerError,
-        CoordError."""
+        """Write the name of the offset store `stored` to the shard's node, unless the node has it
+        already. Raises BrokerError, CoordError."""
         if await self.get() is stored:
             return
         change = Change("", self._path, ((self._path, stored.value),))
@@ -47,6 +48,6 @@ class StorageMark:
         if code is not ErrorCode.NONE:
             raise BrokerError(
                 code,
-                f"the node {self._path}, which names the offset store of the shard, "
-                "cannot be written to ZooKeeper",
+                f"the ZooKeeper node {self._path} cannot be written: the node says whether the "
+                "committed offsets are in ZooKeeper or in the log",
             )

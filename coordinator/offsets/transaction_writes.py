@@ -37,7 +37,8 @@ Offsets = Mapping[OffsetKey, CommittedOffset | None]
 
 
 class TransactionWrites:
-    """Writes the offsets of committed transactions to ZooKeeper, between `begin` and `end`."""
+    """Writes the offsets of committed transactions to ZooKeeper. Writing starts with the call of
+    `begin` and stops with the call of `end`."""
 
     def __init__(
         self,
@@ -50,9 +51,10 @@ class TransactionWrites:
         keep: Callable[[Offsets], Awaitable[None]],
     ) -> None:
         """`is_ending` takes the key of an offset (group, topic and partition). It returns whether a
-        transaction with an offset of this key has its marker in the log above the high watermark.
-        `release` is called for each transaction when its offsets and the log offset of its marker
-        are in ZooKeeper. `keep` stores offsets that ZooKeeper refuses; it may raise BrokerError."""
+        transaction with an offset of this key is about to end: the log has the transaction's
+        marker, but the in-sync replicas do not have the marker yet. `release` is called for each
+        transaction when ZooKeeper has the transaction's offsets and the log offset of its marker.
+        `keep` stores offsets that ZooKeeper refuses; `keep` may raise BrokerError."""
         self._shard = shard
         self._writes = writes
         self._applied = applied
@@ -68,8 +70,8 @@ class TransactionWrites:
         self._has_begun = self._has_ended = False
 
     def begin(self) -> None:
-        """Begin to write. Call this when loading has written the offsets of all replayed
-        transactions."""
+        """Begin to write offsets to ZooKeeper. Call this at the end of loading, when the offsets of
+        all replayed transactions are in ZooKeeper."""
         self._has_begun = True
         if self._waiting:
             self._task.start(self._run)
@@ -94,9 +96,9 @@ class TransactionWrites:
     async def settled(
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
-        """Wait until ZooKeeper has the offsets of these partitions from all transactions whose
-        marker is in the log. None of these transactions can then overwrite an offset that the
-        caller commits after this call. Raises BrokerError."""
+        """Wait while a transaction whose marker is in the log still has to write an offset of these
+        partitions to ZooKeeper. Such a write could overwrite an offset that the caller commits
+        after this call. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

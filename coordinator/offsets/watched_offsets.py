@@ -36,7 +36,7 @@ class _Group:
 
 class WatchedOffsets:
     """The committed offsets of the groups of one offset store, without metadata and times. `nodes`
-    must read in the session `coord`. In a new session all nodes are read again."""
+    must read through `coord`. In a new ZooKeeper session all offsets are read again."""
 
     def __init__(self, coord: Coord, nodes: OffsetNodes, watches_max: int = WATCHES_MAX) -> None:
         self._coord = coord
@@ -123,7 +123,8 @@ class WatchedOffsets:
     def _watch(
         self, group_id: str, group: _Group, nodes: dict[str, Any], path: str
     ) -> Watch | None:
-        """Return a watch that forgets the value of `path`; None if there are too many watches."""
+        """Return the callback for a ZooKeeper watch on `path`. When the node changes, the callback
+        removes the cached value of `path`. Return None if there are too many watches."""
         if len(self._watched) >= self._watches_max:
             group.is_changed = True
             return None

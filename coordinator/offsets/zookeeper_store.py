@@ -1,10 +1,10 @@
 """`offsets.storage=zookeeper`: committed offsets are ZooKeeper nodes, and offsets of open
 transactions are records in the log.
 
-The log may also have offset records from an earlier time with `offsets.storage=kafka`. These
-records are newer than the nodes. Loading writes these records to nodes, appends tombstones for
-them, and waits until the in-sync replicas have the tombstones; so no later load moves a record
-again.
+If the cluster ran with `offsets.storage=kafka` before, the log also has records of committed
+offsets. These offsets were committed later than those in the nodes. Loading writes these offsets to
+nodes, appends tombstones for their records, and waits until the in-sync replicas have the
+tombstones; so no later load writes the same offsets again.
 
 When a transaction commits, its offsets are written to nodes (`transaction_writes.py`). Then the
 applied marker, another node, gets the log offset of the commit marker. If the log has commit
@@ -65,8 +65,9 @@ COMMIT_TIMEOUT_S: Final = 5.0
 
 
 class ZookeeperOffsets:
-    """The `OffsetStore` of one shard that stores offsets in ZooKeeper nodes. `coord`: a session for
-    group coordination only. `is_mine` returns whether a group belongs to this shard."""
+    """The `OffsetStore` of one shard. This store keeps committed offsets in ZooKeeper nodes.
+    `coord`: a session for group coordination only. `is_mine` returns whether a group belongs to
+    this shard."""
 
     def __init__(
         self,
@@ -111,9 +112,10 @@ class ZookeeperOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Wait until every in-sync replica follows this broker; until then, an earlier coordinator
-        may still consider itself the current one. Then write to the nodes those offset records of
-        the log that are newer than the nodes. Raises BrokerError, CoordError, MalformedNode."""
+        """Wait until every in-sync replica follows this broker, so that no earlier coordinator
+        holds a leader lease. Then write the offsets in the log's records to ZooKeeper nodes. Skip
+        the offsets of each transaction whose marker is at or below the applied marker: the nodes
+        already have these offsets. Raises BrokerError, CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()
@@ -182,8 +184,8 @@ class ZookeeperOffsets:
         )
 
     def _is_left_over(self, key: OffsetKey) -> bool:
-        """Whether the log has a non-transactional record of `key`. The next load would write such a
-        record to the node."""
+        """Whether the log still has a non-transactional offset record of `key`. The next load of
+        the partition would copy this record to ZooKeeper."""
         recorded = self._recorded.of_group(key.group_id).get(key.topic_partition)
         return recorded is not None and recorded.marker_offset == NO_OFFSET
 
@@ -276,9 +278,9 @@ class ZookeeperOffsets:
         """Make sure that the next read returns all committed offsets, even if this broker's
         ZooKeeper server lags.
 
-        A call sends a multi if it is the first call in the session, or if this broker is not
-        certainly the coordinator. The multi checks that no other broker has become the coordinator.
-        Any other call sends a sync, except within SYNC_AGE_MAX_S of the last multi or sync. Raises
+        The first call in a ZooKeeper session sends a multi. So does each call while this broker has
+        no leader lease. The multi checks that no other broker has become the coordinator. All other
+        calls send a sync, except within SYNC_AGE_MAX_S of the last multi or sync. Raises
         BrokerError NOT_COORDINATOR if another broker is the coordinator; CoordError.
         """
         generation, now = self._coord.generation, self._shard.clock.monotonic()
@@ -310,8 +312,8 @@ class ZookeeperOffsets:
         if members:
             raise BrokerError(
                 ErrorCode.NON_EMPTY_GROUP,
-                f"group {group_id} has consumers of Kafka 0.8; stop them before you delete the"
-                f" group: {', '.join(members[:10])}",
+                f"before you delete group {group_id}, stop its consumers of Kafka 0.8:"
+                f" {', '.join(members[:10])}",
             )
         codes = await self._remove(group_id, await self.names(group_id))
         await remove_group_nodes(self._coord, self.writes, group_id)
@@ -345,8 +347,9 @@ class ZookeeperOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys`, except those in `recent_commits`. There is no await between
-        the look into `recent_commits` and the request."""
+        """Remove the offsets of `keys`, except those in `recent_commits`. After the last look into
+        `recent_commits`, the removal is queued at once, without an await. A later commit is
+        therefore written after the removal."""
 
         def old() -> list[TopicPartition]:
             return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]
@@ -374,7 +377,7 @@ class ZookeeperOffsets:
 
     async def _append_tombstones(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Append tombstones for the group's offset records of these partitions. Without the
-        tombstones, the next load would replace the newer nodes by the records."""
+        tombstones, the next load would write the outdated records to the ZooKeeper nodes."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         await self._log.append(
             [

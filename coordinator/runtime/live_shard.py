@@ -1,5 +1,5 @@
-"""One shard on the broker that leads its partition. The shard loads the log, and then serves
-requests to its coordinator until it ends.
+"""One shard on the broker that leads its partition. The shard loads the log. After that, the
+coordinator of the shard serves requests until the shard ends.
 
     LOADING -> SERVING          the log is replayed, the in-sync replicas have all of it, and this
                                 broker owns the fence
@@ -57,12 +57,14 @@ class Fence(Protocol):
     """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Make this broker the owner of the fence, and return the fence's version. Return None if
-        another client changed a node during the call; then the caller has to call again at once.
-        `token` distinguishes this shard from other shards of the broker.
+        """Stop the writes of earlier coordinators of the partition. For a group coordinator, write
+        this broker's id and `token` (unique to this shard) to the partition's fence node in
+        ZooKeeper, and return the node's version. For a transaction coordinator, which has no fence
+        node, return 0.
 
-        Raises Superseded if another broker leads the partition. After BrokerError, CoordError or
-        MalformedNode the caller can try again later.
+        Return None if another client changed one of the partition's nodes during the call; then
+        call again at once. Raises Superseded if another broker leads the partition. After
+        BrokerError, CoordError or MalformedNode the caller can try again later.
         """
 
 
@@ -171,9 +173,10 @@ class LiveShard(Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Whether this broker coordinates the partition as far as it knows, and has the ZooKeeper
-        lease (see `PartitionLog.has_zookeeper_lease`). True is no proof: the controller may have
-        elected another leader without reaching this broker."""
+        """Whether this shard has not ended, and this broker has the ZooKeeper lease (see
+        `PartitionLog.has_zookeeper_lease`). True does not prove that this broker still
+        coordinates the partition: the controller may have elected another leader without
+        reaching this broker."""
         return self.phase is not Phase.ENDED and self._source.has_zookeeper_lease
 
     def require_current(self) -> None:

@@ -80,12 +80,13 @@ class ShardContext(Protocol):
     @property
     def is_certainly_current(self) -> bool:
         """Whether this coordinator has a leader lease. While it has one, no newer coordinator of
-        this partition has committed a record: a newer coordinator first waits in `followed` until
-        every earlier leader lease has ended."""
+        this partition has committed a record: a newer coordinator first calls `followed`, which
+        waits until every earlier leader lease has ended."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica follows this leader, so that no earlier coordinator
-        holds a leader lease. Raises BrokerError."""
+        """Wait until every in-sync replica has fetched from this broker in the current leader
+        epoch. After that, no earlier coordinator of the partition holds a leader lease. Raises
+        BrokerError."""
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
         """Verify with the transaction coordinator that this partition is in the transaction
@@ -121,8 +122,8 @@ class ShardContext(Protocol):
 
 
 class Coordinator(Protocol):
-    """The coordinator of one shard. A new one is created whenever this broker becomes the leader of
-    the partition."""
+    """The coordinator of one partition of `__consumer_offsets` or `__transaction_state`. A new
+    coordinator is created whenever this broker becomes the leader of the partition."""
 
     def replay(self, record: StoredRecord) -> None:
         """Apply one record to the state, without any other effect."""

@@ -42,8 +42,8 @@ class LoadTimes:
 
 
 class Shards(Generic[C]):
-    """Runs shards between `start` and `stop`. If `led` is called before `start`, the shard begins
-    at `start`."""
+    """Runs the shards of the partitions that this broker leads, between `start` and `stop`. `start`
+    begins the shards of all partitions that this broker already leads."""
 
     def __init__(
         self,

@@ -23,8 +23,9 @@ replicas may still get the records later."""
 
 
 class Commits:
-    """The records of one shard that the in-sync replicas do not have yet. Owns a task while there
-    are such records."""
+    """Waits until the appended records of one shard are committed, and then calls their callbacks.
+    A record is committed when all in-sync replicas have it. A task runs while some records are not
+    committed."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context

@@ -58,8 +58,8 @@ id."""
 
 
 class TransactionCoordinator:
-    """The transactional ids of one shard. Requests raise BrokerError with the code for the
-    client."""
+    """The coordinator of the transactional ids in one partition of `__transaction_state`. Calls for
+    requests raise BrokerError with the error code for the client."""
 
     def __init__(self, context: ShardContext, dependencies: TransactionDependencies) -> None:
         self.context = context
@@ -124,9 +124,9 @@ class TransactionCoordinator:
         """Do nothing: no transaction writes to `__transaction_state`."""
 
     async def loaded(self) -> None:
-        """Wait until every in-sync replica follows this broker, so that no earlier coordinator has
-        a valid leader lease. Then begin to complete the prepared transactions that were loaded, and
-        start the timers."""
+        """Wait until every in-sync replica has fetched from this broker as the leader. From then on
+        no earlier coordinator acts as the leader. Only then complete the prepared transactions in
+        the background, and start the timers."""
         await self.context.followed()
         for entry in self._entries.values():
             self._committed(entry, entry.transaction)
@@ -225,8 +225,9 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool
     ) -> Deferred[None] | None:
-        """Commit or abort the producer's transaction. Return None if the decision is stored, else a
-        Deferred that is done when it is. The markers are written later."""
+        """Commit or abort the producer's transaction. Return None if the in-sync replicas already
+        have the record of this decision. Otherwise return a Deferred that is done when they have
+        the record. The markers are written later."""
         entry = self._entries.get(transactional_id)
         decided = decisions.end(
             _state_of(entry), producer, self.context.clock.wall_ms(), is_commit=is_commit
@@ -298,10 +299,11 @@ class TransactionCoordinator:
     def _append_in_time(
         self, transaction: Transaction, *, previous: ProducerIdAndEpoch | None
     ) -> Deferred[None] | None:
-        """Append the state. Return None if the in-sync replicas have its record, else a Deferred
-        that is done when they do. The Deferred fails with BrokerError COORDINATOR_NOT_AVAILABLE
-        after the transaction's timeout; the in-sync replicas may still get the record later. Raises
-        BrokerError."""
+        """Append the state. Return None if the in-sync replicas already have its record.
+        Otherwise return a Deferred that is done when the in-sync replicas have the record. After
+        the transaction's timeout the Deferred fails with BrokerError COORDINATOR_NOT_AVAILABLE;
+        the in-sync replicas may still get the record later. Raises BrokerError if nothing was
+        appended."""
         stored = self._append(transaction)
         self._entries[transaction.transactional_id].previous = previous
         if stored is not None:

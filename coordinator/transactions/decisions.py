@@ -47,7 +47,7 @@ class Fence:
 
 
 def needs_producer_id(transaction: Transaction | None, call: Init) -> bool:
-    """Return whether the decision needs a new producer id."""
+    """Return whether `init_producer_id` needs an unused producer id for this call."""
     if transaction is None:
         return True
     is_current = call.expected in (None, transaction.producer)
@@ -63,9 +63,9 @@ def init_producer_id(
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
     """Decide on InitProducerId. `previous` is the producer id and epoch that the producer had
-    before its last accepted InitProducerId. If the new request still has these values, the producer
-    did not get the answer to the last one. It then gets the current id and epoch again. `new_id` is
-    an unused producer id; None unless `needs_producer_id`."""
+    before its last accepted InitProducerId. If the new request still contains `previous`, the
+    response to that accepted request was lost. The producer then gets the current id and epoch
+    again. `new_id` is an unused producer id; None unless `needs_producer_id`."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)

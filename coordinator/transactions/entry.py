@@ -49,7 +49,7 @@ class Entry:
         return shown
 
     async def completed(self, context: ShardContext, timeout_s: float) -> None:
-        """Wait for the next call of `wake`, at most `timeout_s`."""
+        """Wait until the transaction is complete or the shard ends, at most `timeout_s` seconds."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting += (future,)
         timer = context.call_later(timeout_s, partial(_set, future))

@@ -31,8 +31,8 @@ class TransactionShards(Protocol):
 
 
 class TransactionService:
-    """The transactional ids of one broker. All methods with a transactional id raise BrokerError
-    with the code for the client.
+    """The transactional ids of one broker. A method that takes a transactional id can raise
+    BrokerError. The code of the error is meant for the client.
 
     `partition_of` returns the `__transaction_state` partition of a transactional id. While the
     number of partitions is unknown, `partition_of` raises BrokerError COORDINATOR_NOT_AVAILABLE.
@@ -43,8 +43,8 @@ class TransactionService:
         self._partition_of = partition_of
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may coordinate this `__transaction_state` partition, although this
-        broker has a shard of it."""
+        """Whether another broker may have taken over this `__transaction_state` partition from this
+        broker."""
         return self._shards.may_be_elsewhere(partition)
 
     # producers

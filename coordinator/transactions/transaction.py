@@ -47,8 +47,8 @@ class Transaction:
         return self.start_ms + self.timeout_ms
 
     def begun(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: int) -> Transaction:
-        """Return the state Empty after InitProducerId: `producer` has not begun a transaction
-        yet."""
+        """Return the state after InitProducerId: Empty, with `producer` and without a
+        transaction."""
         return self.moved_to(
             TransactionState.EMPTY,
             now_ms,
@@ -83,7 +83,7 @@ class Transaction:
         return self.moved_to(states.PREPARE_COMMIT if is_commit else states.PREPARE_ABORT, now_ms)
 
     def completed(self, now_ms: int) -> Transaction:
-        """Return the state CompleteCommit or CompleteAbort."""
+        """Return a copy in the state CompleteCommit or CompleteAbort, without partitions."""
         states = TransactionState
         is_commit = self.state is states.PREPARE_COMMIT
         target = states.COMPLETE_COMMIT if is_commit else states.COMPLETE_ABORT

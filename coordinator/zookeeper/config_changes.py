@@ -1,5 +1,6 @@
 """Watches for changes of configurations. A notification under /config/changes names the entity that
-changed. In a new ZooKeeper session any configuration may have changed."""
+changed. At the start of a ZooKeeper session all configurations are read, because notifications may
+have been missed before the session."""
 
 from __future__ import annotations
 

@@ -36,12 +36,12 @@ async def change_config(
     replaces: bool = False,
 ) -> bool:
     """Replace the values of an entity by the result of `change`, and notify all brokers in the same
-    multi. If another client changed the values meanwhile, `change` is called again. Return True.
-    Raises MalformedNode, CoordError, and the errors of `change`.
+    multi. If another client changes the values meanwhile, call `change` again. Raises
+    MalformedNode, CoordError, and the errors of `change`.
 
     `owner`: the topic that the values belong to. If this topic does not exist or is deleted, return
-    False and change nothing. `replaces`: call `change` with an empty dict in place of the stored
-    values. The stored values may then be malformed.
+    False and change nothing. Otherwise return True. `replaces`: call `change` with an empty dict in
+    place of the stored values. The stored values may then be malformed.
     """
     path = paths.config(entity)
     note = CreateOp(
@@ -82,8 +82,8 @@ async def change_config(
 async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
-    """Return (the entity's values, version of its node); the version is None without a node.
-    `tolerant`: do not parse the node, and return no values."""
+    """Return (the entity's values, version of its node). If there is no node, the version is None.
+    With `tolerant` the values are always empty, so a malformed node raises no error."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)

@@ -26,7 +26,7 @@ _ATTEMPT_S: Final = 2.0
 
 
 class FirstAnswer:
-    """One wait for ZooKeeper's first answer. The caller limits the time."""
+    """Waits until a ZooKeeper server answers. The caller must set a time limit for the wait."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
         """`refusals_max`: the wait fails when all servers have refused this number of times in a
@@ -36,8 +36,9 @@ class FirstAnswer:
         self._reason = "no answer"
 
     async def granted_ms(self, session_timeout_ms: int, timeout_s: float) -> int:
-        """Wait for a server, and return the session timeout that it grants. `timeout_s` is for the
-        log only. Raises StartupError when all servers have refused too often."""
+        """Wait until a server grants a session, and return the session timeout that the server
+        grants. `timeout_s` does not limit the wait: it only appears in log messages. Raises
+        StartupError when all servers have refused `refusals_max` times in a row."""
         delay_s = _RETRY_S
         refusals = 0
         while True:

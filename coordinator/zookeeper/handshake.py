@@ -1,5 +1,6 @@
-"""Opens, takes over and closes ZooKeeper sessions without kazoo. kazoo does not report the granted
-session timeout. If the session to take over has expired, kazoo opens a new session instead."""
+"""Opens, takes over and closes ZooKeeper sessions without kazoo, for two reasons. kazoo does not
+report the granted session timeout. If kazoo is asked to take over an expired session, kazoo opens a
+new session instead."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Fields:
         return list(self._content)
 
     def without(self, keys: Collection[str]) -> dict[str, object]:
-        """Return the keys and values other than `keys`."""
+        """Return all fields of the object except those named in `keys`."""
         return {key: value for key, value in self._content.items() if key not in keys}
 
     def integer(self, key: str) -> int:

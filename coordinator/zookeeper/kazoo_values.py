@@ -74,8 +74,8 @@ def add_operation(transaction: Any, op: CoordOp, path: str) -> None:
 
 
 def multi_results(ops: Sequence[CoordOp], results: Sequence[Any]) -> list[OpResult]:
-    """Return the results of `ops` from kazoo's `results` of their transaction. The path of a create
-    still includes the chroot. Raises MultiFailed if kazoo's results are errors."""
+    """Convert kazoo's `results` of a transaction with the operations `ops`. The path of a created
+    node still includes the chroot. Raises MultiFailed if kazoo's results are errors."""
     for index, (op, result) in enumerate(zip(ops, results, strict=True)):
         if isinstance(result, Exception) and not isinstance(result, _NOT_A_CAUSE):
             raise MultiFailed(index, meaning_of(result, op.path))

@@ -1,4 +1,4 @@
-"""A ZooKeeper session that the first operation opens."""
+"""A `Coord` whose first operation opens the ZooKeeper session."""
 
 from __future__ import annotations
 

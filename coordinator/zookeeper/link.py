@@ -6,8 +6,9 @@ A link changes kazoo's behaviour in five ways:
   link does not connect again: a new session needs a new link.
 - kazoo passes answers to one thread and watch events to another, so an answer may overtake an
   earlier watch event. A link passes both from kazoo's connection thread straight to the event loop,
-  in order. A link passes an answer on even before `answer_of` is called. If the answer waited, a
-  watch event could overtake the answer to the read that set the watch, and the event would be lost.
+  in order. An answer may arrive before the caller of the request has called `answer_of`. A link
+  passes this answer on, too, without waiting for the call. Otherwise a watch event could overtake
+  the answer to the read that set the watch, and the event would be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does, with the last zxid that the client has seen.
 - kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the event

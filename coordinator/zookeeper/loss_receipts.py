@@ -1,9 +1,10 @@
-"""Loss receipts: the records of a partition that may be lost, the election that lost them, and the
-offsets that each replica truncated.
+"""Loss receipts. A loss receipt is a record in ZooKeeper of one possible loss of committed records
+in a partition. It contains the reason, the leader after the loss, and the offsets that each replica
+truncated.
 
 The controller writes a receipt in the same multi as the state of an unclean election. Every replica
 that follows the new leader adds the offsets that it truncates. So a loss by election can be
-distinguished from a defect. The node is deleted with its topic.
+distinguished from a defect. The node with the receipts of a partition is deleted with the topic.
 """
 
 from __future__ import annotations
@@ -68,25 +69,27 @@ Receipts = tuple[LossReceipt, ...]
 
 
 def encode_receipts(receipts: Sequence[LossReceipt]) -> bytes:
-    """Return the node's content. Offsets and times are strings."""
+    """Return the content of the partition's node in ZooKeeper (`paths.loss`), with the newest
+    `RECEIPTS_MAX` receipts. Offsets and times are strings."""
     return dump({"version": 1, "receipts": [_to_json(each) for each in receipts[-RECEIPTS_MAX:]]})
 
 
 def decode_receipts(path: str, data: bytes) -> Receipts:
-    """Decode the receipts of a node. Raises MalformedNode."""
+    """Return the loss receipts in `data`, the content of the node `path`. Raises MalformedNode."""
     return tuple(_from_json(each) for each in load_object(path, data).objects("receipts"))
 
 
 class LossReceipts:
-    """Reads the receipts, and adds the offsets that one broker truncates. All methods may raise
-    CoordError and MalformedNode."""
+    """The receipts in ZooKeeper. Reads those of all brokers, and adds this broker's truncated
+    offsets to them. All methods may raise CoordError and MalformedNode."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self._coord = coord
         self._broker_id = broker_id
 
     async def read(self, topic_partition: TopicPartition) -> Receipts:
-        """Return the partition's receipts; empty if it has none."""
+        """Return the partition's loss receipts: one `LossReceipt` for each recorded loss of
+        records, the newest last. The result is empty if the partition has no receipt."""
         path = paths.loss(topic_partition)
         try:
             data, _ = await self._coord.get(path)
@@ -109,9 +112,9 @@ class LossReceipts:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Record in the loss receipt of this leader epoch that this broker's replica truncates
-        the offsets from `start` up to, not including, `end`. Raises NoNode if there is no such
-        receipt."""
+        """Add a truncation by this broker's replica to the partition's loss receipt of
+        `leader_epoch`. The replica truncates the offsets from `start` up to, not including, `end`.
+        Raises NoNode if there is no such receipt."""
         path = paths.loss(topic_partition)
         loss = TruncatedRange(self._broker_id, start, end)
         name = topic_partition.topic

@@ -69,9 +69,10 @@ class MultiBatcher:
         at_once: int = 2,
         operations_max: int = OPERATIONS_PER_MULTI_MAX,
     ) -> None:
-        """`at_once`: the maximum number of joint multis under way at one time; use 1 if later
-        writes depend on earlier writes. `operations_max`: the maximum number of operations of one
-        multi; use a lower number if refusals are common."""
+        """`at_once`: the maximum number of multis under way at one time. Use 1 if later writes
+        depend on earlier writes. `operations_max`: the maximum number of operations in one multi.
+        Use a lower number if ZooKeeper often refuses multis, because the writes of a refused multi
+        are sent again one by one."""
         self._multis = multis
         self._operations_max = operations_max
         self._queue: deque[_Write] = deque()

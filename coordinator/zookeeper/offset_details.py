@@ -28,7 +28,8 @@ class OffsetDetails:
 
 
 def encode_offset_details(details: OffsetDetails) -> bytes:
-    """Return the node's content, without empty fields. Numbers over 32 bits are strings."""
+    """Return the content of the offset's node below `/pybroker/offsets`, without empty fields.
+    Numbers that may exceed 32 bits are strings."""
     content: dict[str, object] = {"version": _VERSION, "offset": str(details.offset)}
     if details.leader_epoch != NO_EPOCH:
         content["leader_epoch"] = details.leader_epoch

@@ -82,8 +82,9 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 class ConfigEntity(NamedTuple):
-    """The entity of a configuration, as (entity type, name) pairs. A client of a user has two
-    pairs, any other entity one. Names are decoded; DEFAULT_ENTITY means the defaults."""
+    """The entity that a configuration is for, as (entity type, name) pairs. A client id of a user
+    has two pairs, of the types `users` and `clients`. Every other entity has one pair. The names
+    are decoded. The name DEFAULT_ENTITY means the default for all entities of a type."""
 
     parts: tuple[tuple[str, str], ...]
 
@@ -192,7 +193,8 @@ def topic_id(topic_id: uuid.UUID) -> str:
 
 
 def losses(name: str) -> str:
-    """Return the path of the parent node of a topic's `loss` nodes."""
+    """Return the path of the parent node of a topic's loss receipts (`loss_receipts.py`), one node
+    for each partition that may have lost records."""
     return f"{LOSSES}/{encode_name(name)}"
 
 
@@ -203,14 +205,14 @@ def loss(topic_partition: TopicPartition) -> str:
 
 
 def suspects(name: str) -> str:
-    """Return the path of the parent node of a topic's log end reports."""
+    """Return the path of the node below which a topic's replicas report their log ends. See
+    `suspect`."""
     return f"{SUSPECTS}/{encode_name(name)}"
 
 
 def suspect(topic_partition: TopicPartition, replica: int) -> str:
-    """Return the path of a replica's log end report. The controller uses these reports to elect the
-    leader of a partition without in-sync replicas and without eligible leader replicas (KIP-966).
-    See `log_end_reports.py`."""
+    """Return the path of a replica's log end report, a node below `/pybroker/suspects`. See
+    `log_end_reports.py`."""
     return f"{suspects(topic_partition.topic)}/{topic_partition.partition}/{replica}"
 
 
@@ -337,8 +339,8 @@ def offsets_stored(partition_number: int) -> str:
 
 
 def applied_marker(partition_number: int) -> str:
-    """Return the path of the applied marker of a `__consumer_offsets` partition
-    (`offsets/applied_marker.py`)."""
+    """Return the path of the node with the log offset up to which the transactional offset commits
+    of a `__consumer_offsets` partition are in ZooKeeper (`offsets/applied_marker.py`)."""
     return f"{APPLIED_MARKERS}/{partition_number}"
 
 

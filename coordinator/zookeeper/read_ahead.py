@@ -53,8 +53,9 @@ def wait(
     readers: Sequence[Waitable], writers: Sequence[Waitable], timeout_s: float | None
 ) -> tuple[list[Waitable], list[Waitable]]:
     """Wait until a reader is readable or a writer is writable, at most `timeout_s` seconds (None:
-    no limit). Return (readable readers, writable writers); a broken connection counts as both. Any
-    number of files may be open. Raises ValueError if a socket is closed."""
+    no limit). Return (readable readers, writable writers); a broken connection counts as both.
+    Unlike `select.select`, this function accepts file descriptors above 1023. Raises ValueError if
+    a reader or writer is closed."""
     poll = select.poll()
     kept = []
     for each in readers:

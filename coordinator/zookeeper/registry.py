@@ -214,7 +214,8 @@ async def raise_incarnation(coord: Coord, broker_id: int) -> None:
 
 
 async def read_incarnation(coord: Coord, broker_id: int) -> int:
-    """Return the broker's incarnation; -1 if it never registered. Raises CoordError."""
+    """Return the broker's incarnation (KIP-903): the version of a node, which grows with each
+    registration. Return -1 if the node does not exist. Raises CoordError."""
     with suppress(NoNode):
         return (await coord.get(paths.incarnation(broker_id)))[1].version
     return -1

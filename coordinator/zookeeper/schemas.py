@@ -383,7 +383,9 @@ def _replicas_to_json(replicas: Replicas) -> dict[str, list[int]]:
 def _assigned(path: str, replicas: Replicas) -> Replicas:
     for partition, brokers in replicas.items():
         if not brokers or len(set(brokers)) < len(brokers):
-            raise malformed(path, f"distinct replicas at partitions.{partition}", brokers)
+            raise malformed(
+                path, f"one or more distinct replicas at partitions.{partition}", brokers
+            )
     return replicas
 
 

@@ -58,7 +58,8 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 class KazooCoord:
     """The `Coord` that uses kazoo. While the connection is lost, requests fail with ConnectionLoss
-    at once. The id and the password of each session are saved in `store` before its first use."""
+    at once. The id and the password of a new session are saved in `store` before the session is
+    used."""
 
     def __init__(
         self,
@@ -428,9 +429,9 @@ class KazooCoord:
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Send a sync, and schedule the next sync. Six syncs are sent in a session timeout. If no
-        answer came for too long, break the connection, because kazoo does not notice a silent
-        server while it sends requests."""
+        """Send a sync to ZooKeeper, and schedule the next sync. Six syncs are sent in a session
+        timeout. If ZooKeeper has not answered for too long, break the connection. kazoo itself does
+        not notice a silent server while kazoo sends requests."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()
@@ -492,5 +493,6 @@ class KazooCoord:
         if await self.exists("/") is None:
             raise StartupError(
                 f"ZooKeeper at {self._connect.servers} has no node {self._connect.chroot};"
-                " check the chroot at the end of the address; only a starting broker creates it"
+                " check the chroot at the end of the address (only the start of a broker"
+                " creates a missing chroot)"
             )

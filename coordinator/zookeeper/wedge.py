@@ -22,7 +22,7 @@ turns take two thirds of a session timeout."""
 
 
 class WedgeWatch:
-    """Watches the event loop. Owns a thread between `start` and `stop`."""
+    """Calls `abandon` if the event loop is stuck. Owns a thread between `start` and `stop`."""
 
     def __init__(self, session_s: Callable[[], float], abandon: Callable[[], None]) -> None:
         """The thread calls `abandon` when the event loop has not called `alive` for two thirds of

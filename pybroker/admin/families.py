@@ -40,7 +40,8 @@ _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
 @dataclass(frozen=True)
 class Sight:
-    """The state of a broker at one moment, from which the rows read their values."""
+    """The state of a broker at one moment. The functions of the metrics (see `Row`) read their
+    values from this state."""
 
     rooms: Rooms
     picture: Picture
@@ -127,9 +128,9 @@ def _known(at: Sight, partitions: Iterable[TopicPartition]) -> int:
 # fmt: off
 # values that `exposition.py` computes
 BUILD_INFO: Final = Family("pybroker_build_info", GAUGE, ("version", "python", "broker_id", "cluster_id"), "Always 1. The labels have the versions of pybroker and Python, the broker id and the cluster id.")
-READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "1 if the condition of the page /readyz is true, else 0.")
+READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "One line for each condition of readiness (/readyz): 1 if the condition is true, else 0.")
 BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), "The phase of the broker: 1 starting, 2 recovering its logs, 3 running, 7 stopping.")
-IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share (0 to 1) of the last minute in which the event loop's thread used no processor time. This thread handles all requests. Below 0.3 the broker is near its limit.")
+IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "How idle the event loop's thread was in the last minute: the share (0 to 1) of time without use of the processor. This thread handles all requests. Below 0.3 the broker is near its limit.")
 LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds. The broker sets a timer five times a second, and measures how late the timer fires.")
 REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests to this broker, by API.")
 REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "The time from a request to its response, by API, in ms. It includes the wait for data or replicas. Of the Produce and Fetch requests that need no wait, the broker measures only one in sixteen. So the quantiles and _sum are estimates for Produce and Fetch.")

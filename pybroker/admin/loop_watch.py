@@ -27,8 +27,8 @@ Buckets = Mapping[int, int]
 
 
 class LoopWatch:
-    """Measures the running event loop from `start` to `stop`. Also keeps, for each meter, the
-    durations that the meter has counted in the last minute."""
+    """Measures the idle ratio and the delay of the event loop from `start` to `stop`. Also keeps,
+    for each watched `TimeMeter`, the durations that were added in the last minute."""
 
     def __init__(self, meters: Meters) -> None:
         """`meters` returns the meters to watch, as (unique name, meter) pairs."""

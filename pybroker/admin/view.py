@@ -74,8 +74,8 @@ class TransactionNumbers:
 
 @dataclass(slots=True)
 class SessionWatch:
-    """The state of the broker's ZooKeeper session, and counters of lost connections and sessions.
-    The owner passes each event of the session to `heard`."""
+    """The state of the broker's ZooKeeper session, and counters of expired sessions and of lost
+    connections. The owner passes each event of the session to `heard`."""
 
     state: SessionEvent = SessionEvent.CONNECTED
     expired: int = counter(

@@ -63,8 +63,8 @@ def levels() -> dict[str, str]:
 
 
 def own_level(logger: str) -> str | None:
-    """Return the name of the logger's own level, or None if the logger inherits its parent's. Raise
-    ValueError if `loggers` does not contain the name."""
+    """Return the name of the level that is set on this logger itself; None if the logger inherits
+    the level of its parent. Raise ValueError if `loggers()` does not list the logger."""
     number = _known(logger).level
     return None if number == logging.NOTSET else level_name(number)
 

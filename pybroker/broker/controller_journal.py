@@ -32,7 +32,8 @@ Entry = dict[str, object]
 
 
 class ControllerJournal:
-    """Writes the controller's journal between `start` and `stop`. `read` works at any time."""
+    """Writes the controller's decisions to the journal files, between `start` and `stop`. `read`
+    works at any time."""
 
     def __init__(self, directory: str, disk: Disk, blocking: Blocking) -> None:
         self._path = f"{directory}/{FILE_NAME}"

@@ -91,10 +91,13 @@ class LiveConfig:
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, and apply the new
-        values on this broker. `change` receives the current values. If `replaces` is True, `change`
-        receives no values, and a malformed node is overwritten. Return False if the topic does not
-        exist. Raise MalformedNode if `replaces` is False and the topic's node is malformed;
-        CoordError; the errors of `change`."""
+        values on this broker. Return False if the topic does not exist. Raises CoordError, and the
+        errors of `change`.
+
+        If `replaces` is False, `change` receives the stored values; a malformed config node raises
+        MalformedNode. If `replaces` is True, `change` receives an empty dict; a malformed config
+        node is overwritten.
+        """
         entity = topic_entity(name)
         written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
         if written:

@@ -117,8 +117,9 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known, and return 0.
-        `token` is not used: a transaction coordinator has no fence in ZooKeeper.
+        """Read the partition count of `__transaction_state` if this broker does not know it yet.
+        The result is always 0, and `token` is not used, because a transaction coordinator has no
+        fence in ZooKeeper.
 
         In contrast, `GroupCoordination.take` writes the fence of a group coordinator to ZooKeeper,
         and returns the version of the fence's node.

@@ -199,8 +199,8 @@ class ClassicConsumer:
     # ---- owned partitions and their offsets
 
     def owned(self) -> dict[TopicPartition, str]:
-        """Return the partitions that this member owns now, with the thread id in their owner
-        nodes."""
+        """Return partition -> thread id, for the partitions that this member owns now. The thread
+        id is the one in the partition's owner node."""
         held = {} if self._rebalancer is None else self._rebalancer.held
         return {key: str(held[key].thread) for key in sorted(held)}
 

@@ -1,9 +1,10 @@
 """Committed offsets with offsets.storage=kafka: the group's coordinator stores them. With
 dual.commit.enabled, they are also stored in the group's ZooKeeper nodes.
 
-The coordinator accepts these commits without a member id. So before each commit, this member syncs
-with ZooKeeper's leader and checks that it still owns the partitions. As in Kafka, the owner may
-still change between this check and the commit.
+These commits have no member id, so the coordinator cannot reject a commit of a member that has lost
+its partitions. Therefore, before each commit the member syncs with ZooKeeper's leader and checks
+that it still owns the partitions. As in Kafka, the owner may still change between this check and
+the commit.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """The store of committed offsets for offsets.storage=kafka. `nodes` is the store of the same
-    offsets in ZooKeeper. The methods raise ClientError, and the errors of `OffsetStore`."""
+    """The store of committed offsets for offsets.storage=kafka. `nodes` is the store in ZooKeeper.
+    Before each commit, `nodes` finds the partitions that the member no longer owns. The methods
+    raise ClientError, and the errors of `OffsetStore`."""
 
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int

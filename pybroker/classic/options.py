@@ -55,7 +55,7 @@ class ClassicOptions:
     zookeeper_session_timeout_ms: int = integer(
         "zookeeper.session.timeout.ms", 6_000,
         "the timeout of the ZooKeeper session. After this time the partitions of a dead member "
-        "are assigned to others",
+        "are assigned to other members",
         minimum=1)
     zookeeper_connection_timeout_ms: int | None = integer(
         "zookeeper.connection.timeout.ms", None,
@@ -85,7 +85,7 @@ class ClassicOptions:
     dual_commit_enabled: bool | None = boolean(
         "dual.commit.enabled", None,
         "with offsets.storage=kafka, whether offsets are also stored in ZooKeeper. If this "
-        "option is not set, they are also stored there")
+        "option is not set, offsets are also stored in ZooKeeper")
     offsets_channel_socket_timeout_ms: int = integer(
         "offsets.channel.socket.timeout.ms", 10_000,
         "the time limit of a commit at the coordinator, including its retries", minimum=1)

@@ -19,12 +19,12 @@ _RETRY_S: Final = 0.1
 
 
 class SessionValidity:
-    """Tracks whether one member's ZooKeeper session is valid. `sessions_ended` is the number of its
-    sessions that have ended so far.
+    """Tracks whether one member's ZooKeeper session is valid. `sessions_ended` is the number of the
+    member's sessions that have ended so far.
 
     `on_expired` is called at once when a session has ended. `on_connected` is called when the
-    connection is restored, in the old or a new session. `on_certain` is called when streams may
-    continue.
+    connection is restored, in the old or a new session. `on_certain` is called after `find_out`,
+    once it is certain that no other member owns this member's partitions.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class SessionValidity:
         return self._coord.session_id != 0 and self._coord.silence() < self._silence_max_s
 
     def find_out(self) -> None:
-        """Send a sync to ZooKeeper, if none is under way, and call `on_certain` after the
-        answer."""
+        """Start a task that syncs with ZooKeeper until `is_certain` is True, and then calls
+        `on_certain`. Without effect if such a task runs already."""
         if self._asking is None and not self._closed:
             self._asking = self._tasks.start(self._ask(), "classic consumer session validity")
 

@@ -24,7 +24,8 @@ class Certainty(Protocol):
     def is_certain(self) -> bool: ...
 
     def find_out(self) -> None:
-        """Send a request to ZooKeeper, and wake the streams when it has answered."""
+        """Send requests to ZooKeeper until `is_certain` returns True, then wake the streams. Does
+        not wait for the answers."""
 
 
 class Stream:

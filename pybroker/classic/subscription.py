@@ -51,7 +51,8 @@ class Subscription:
 
 
 def by_names(counts: Mapping[str, int]) -> Subscription:
-    """Return a subscription by names. Raises ConfigError."""
+    """Return a subscription to the topics in `counts`, which maps a topic's name to its number of
+    streams. Raises ConfigError."""
     faults = [
         f"topic {topic!r} has {count} streams, expected a name and 1 or more streams"
         for topic, count in counts.items()

@@ -254,8 +254,9 @@ class Accumulator:
         headers: Iterable[tuple[str, Buffer | None]],
         now: float,
     ) -> Appended:
-        """Add a record to the last batch of its partition, or to a new one if it does not fit.
-        Raises the errors of `RecordBuffer.append`; the queue is then unchanged."""
+        """Add a record to the last batch of `queue`. If this batch is closed or has no room, begin
+        a new batch with the record. Raises the errors of `RecordBuffer.append`; the queue then
+        stays unchanged."""
         last = queue.last
         if last is not None and not last.closed:
             index = last.records.append(timestamp, key, value, headers, self.records_max)

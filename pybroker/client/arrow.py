@@ -81,7 +81,7 @@ def keys_and_values(batch: RecordBatch) -> tuple[ArrowColumn | None, ArrowColumn
     if "value" not in names or extra:
         raise ValueError(
             f"the record batch has the columns {names}, expected ['value'] or ['key', 'value']:"
-            " use select([...]) of the record batch"
+            " use select([...]) on the record batch to choose columns"
         )
     keys = _column_of(batch, "key") if "key" in names else None
     return keys, _column_of(batch, "value")
@@ -100,8 +100,8 @@ def _column_of(batch: RecordBatch, name: str) -> ArrowColumn:
 
 @functools.cache
 def _offset_bytes() -> dict[DataType, int]:
-    """Return Arrow type -> size in bytes of an entry in the offsets buffer of a column of that
-    type. The types are those that a column of keys or values may have."""
+    """Return the Arrow types that a column of keys or values may have. Each type is mapped to the
+    size in bytes of one offset in the column's offsets buffer."""
     arrow = _pyarrow()
     return {
         arrow.binary(): 4, arrow.string(): 4, arrow.large_binary(): 8, arrow.large_string(): 8,

@@ -60,7 +60,8 @@ class BatchOutcomes:
             await self._released.wait()
 
     def deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
-        """Deliver the records of a batch, at the offsets in the broker's answer."""
+        """Set the outcome of a batch: its records are stored at the offsets in the broker's
+        answer."""
         if batch.outcome is None:
             counters = self._topics[batch.topic_partition.topic]
             counters.batches += 1

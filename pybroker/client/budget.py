@@ -31,7 +31,7 @@ class MemoryBudget:
         return 0 if self.waiting else self.limit - self.used
 
     def has(self, size: int) -> bool:
-        """Return whether `size` bytes are free, and no call of `take` waits."""
+        """Return whether `size` bytes can be taken without waiting."""
         return size <= self.free
 
     async def take(self, size: int, timeout_s: float) -> None:

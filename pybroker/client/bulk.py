@@ -111,10 +111,10 @@ class BulkAppend:
     def _next_buffer(
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
-        """Return the buffer of the partition's last batch, or of a new batch. A new batch begins if
-        the partition has no batch, or if the last batch takes no more records. A new batch also
-        begins if the last batch has the buffer `full`, into which the next record did not fit
-        (None: no such buffer)."""
+        """Return the buffer of the partition's last batch. Begin a new batch and return its buffer
+        if the partition has no batch, if the last batch is closed, or if the last batch's buffer is
+        full. `full` is a buffer into which the next record did not fit (None: no such buffer). This
+        buffer also counts as full."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

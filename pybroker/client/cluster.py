@@ -335,8 +335,8 @@ class Cluster:
         ]
 
     def _named(self, address: Address, failure: Attempt) -> Attempt:
-        """Return the failure. If the metadata has a broker with this address, the result names the
-        broker."""
+        """Return `failure`, changed to name the broker with this address. If the metadata has no
+        such broker, return `failure` unchanged."""
         for node in self.view.nodes.values():
             if (node.host, node.port) == address:
                 return _advertised(node, failure)
@@ -444,8 +444,8 @@ def leaders(
 
 
 def _advertised(node: Node, failure: Attempt) -> Attempt:
-    """Return the failure with a text that names the broker `node`, and says that the address is in
-    the broker's advertised.listeners."""
+    """Return `failure` with a text that names the broker `node`, and says that the failed address
+    comes from the advertised.listeners of this broker."""
     return Attempt(
         f"broker {node.id} at {failure.address} (from its advertised.listeners)", failure.reason
     )

@@ -474,5 +474,5 @@ def _chosen_topics(topics: Iterable[str], group_id: str | None) -> frozenset[str
     if not names:
         raise ConfigError(["topics must name at least one topic"])
     if group_id is None:
-        raise ConfigError(["topics needs a group_id; without a group, call assign()"])
+        raise ConfigError(["the argument topics needs a group_id; without a group, call assign()"])
     return names

@@ -70,9 +70,9 @@ class DeliveryBatch(Protocol):
     def waiters(self) -> list[Waiter]: ...
 
     def at(self, index: int) -> tuple[DeliveryBatch, int]:
-        """Return the batch of the record that was appended to this batch at `index`, and the
-        record's index in the returned batch. If this batch was split, the returned batch is a part
-        of this batch. Otherwise the result is this batch and `index`."""
+        """Find the record that was appended to this batch at `index`. Return the batch that has the
+        record now, and the record's index in that batch. If this batch was split, the returned
+        batch is one of its parts. Otherwise the result is this batch and `index`."""
 
 
 class Delivery(RecordPlace):
@@ -93,7 +93,8 @@ class Delivery(RecordPlace):
         return self.result()
 
     def wait(self) -> Generator[object, None, None]:
-        """Wait until the outcome is known. Unlike `await`, this raises no DeliveryFailed."""
+        """Wait until the outcome is known. Unlike `await delivery`, `wait` does not raise
+        DeliveryFailed."""
         batch, index = self._batch.at(self._index)
         if batch.outcome is None:
             waiter = Waiter(index)
@@ -164,9 +165,9 @@ class Deliveries(Sequence[Delivery]):
     def __init__(
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
-        """All records have the timestamp `timestamp`. `places` is a list of partition numbers,
-        one for each record. `runs` maps each partition number to the runs in this partition, in
-        order."""
+        """All records have the timestamp `timestamp`. `places` has the partition number of each
+        record, in the order of the records. `runs` maps each partition number to the `Run` objects
+        of the partition's records, in the same order."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

@@ -152,7 +152,7 @@ class Fetcher:
         return reader
 
     def chosen(self, partitions: Iterable[TopicPartition]) -> list[PartitionReader]:
-        """Return the state of each of these partitions. Raises NotAssigned."""
+        """Return the readers of these partitions. Raises NotAssigned."""
         return [self.reader(partition) for partition in partitions]
 
     def jump(

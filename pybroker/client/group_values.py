@@ -1,4 +1,5 @@
-"""Values of a consumer group that the consumer and the producer share."""
+"""Two classes that the consumer and the producer both use: an offset to commit, and the identity of
+a consumer in its group."""
 
 from __future__ import annotations
 

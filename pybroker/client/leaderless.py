@@ -50,8 +50,9 @@ class LeaderlessWatch:
             gap.answers += 1
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
-        """Return the partitions that have had no leader for at least `for_ms`. At least three
-        metadata responses must have shown no leader. If `for_ms` is 0, the result is empty."""
+        """Return the partitions that have had no leader for at least `for_ms` and in at least three
+        metadata responses. A paused process may pass the time limit without a response. A `for_ms`
+        of 0 disables the check: the result is empty."""
         now = self._clock.monotonic()
         return [
             key

@@ -30,9 +30,9 @@ RESET_MOMENTS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 class PositionLookup:
     """Finds the positions of a consumer's readers. `pause(reader)` starts the retry backoff of a
-    partition. `on_result` is called when the consumer has a new error or position.
-    `find_committed()` returns the group's committed offsets; the attribute is None if the consumer
-    has no group."""
+    partition. `on_result` is called when the consumer has a new error or position. `find_committed`
+    is a function that returns the group's committed offsets. `find_committed` is None if the
+    consumer has no group."""
 
     def __init__(
         self,

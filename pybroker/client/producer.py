@@ -261,12 +261,12 @@ class Producer(Generic[Key_contra, Value_contra]):
         timestamp_ms: int | None = None,
     ) -> Deliveries:
         """Accept a record for each value, with the key at the same index in `keys`. Return a
-        Delivery for each record. This takes a fraction of the time of a `send` for each record.
+        Delivery for each record. One `send_many` is much faster than many calls of `send`.
 
         All records are checked before the first one is accepted. The call waits for memory, at most
-        max.block.ms in total. If it is cancelled or raises BufferExhausted, the first records may
-        already be accepted, and are sent; BufferExhausted has their number in `accepted`. Raises
-        the errors of `send`, and ValueError if the numbers of keys and values differ.
+        max.block.ms in total. If the call is cancelled or raises BufferExhausted, the first records
+        may already be accepted, and are sent; BufferExhausted has their number in `accepted`.
+        Raises the errors of `send`, and ValueError if the numbers of keys and values differ.
         """
         if self._serializers is not None:
             columns = keys, values, partition, self._give_way
@@ -344,8 +344,8 @@ class Producer(Generic[Key_contra, Value_contra]):
             raise
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Raises TransactionConflict if one is open; ProducerFenced or
-        FatalTransactionError if the producer cannot be used any more; Closed."""
+        """Begin a transaction. Raises Closed; TransactionConflict if a transaction is already open;
+        ProducerFenced or FatalTransactionError if the producer cannot be used any more."""
         self._check_running()
         self._need_transactions("begin_transaction").begin()
 
@@ -453,8 +453,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         return TransactionManager(self.options, self._cluster, own_id, self._wake)
 
     async def _abort(self, reason: BaseException) -> None:
-        """Close without waiting for deliveries, because the exception `reason` ends the
-        application's block. Log one line about all records that fail."""
+        """Close without waiting for deliveries, because the exception `reason` left the `async
+        with` block. Log one line with the number of undelivered records."""
         try:
             await self.close(0)
         finally:

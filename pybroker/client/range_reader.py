@@ -99,9 +99,9 @@ class RangeReader:
         """Yield the header and the bytes of each data batch of the range, in order. Transaction
         markers are omitted. With read_committed, aborted batches are omitted too.
 
-        A batch may also have records outside the range. Skip the records below the reader's
-        attribute `first_offset`, which may change with each batch. Also skip the records at or
-        above the end of the range.
+        A batch may also have records outside the range. The caller must skip the records below the
+        reader's attribute `first_offset`, which may change with each batch. The caller must also
+        skip the records at or above the end of the range.
 
         If `wanted.counts` is not empty, each part of the range is checked: it must still have the
         counted records. Raises RangeFailed, NoBrokers and other ClientErrors.

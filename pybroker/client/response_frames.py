@@ -121,7 +121,8 @@ class ResponseReceiver(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
 
     @property
     def unused_reader(self) -> asyncio.StreamReader:
-        """A reader that gets no bytes, for the constructor of the writer."""
+        """The StreamReader that the constructor of asyncio.StreamWriter requires. It never gets
+        bytes."""
         return self._unused
 
     def data_received(self, data: bytes) -> None:

@@ -133,7 +133,7 @@ class Sender:
         return failed
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Log the number of lost records if the program ends without `close`."""
+        """If the sender's task was cancelled without `close`, log the number of lost records."""
         lost = sum(batch.count for batch in self._accumulator.batches())
         if task.cancelled() and not self._closed and lost:
             log.warning(

@@ -17,7 +17,7 @@ SEQUENCE_COUNT = 2**31
 
 
 def add(sequence: int, count: int) -> int:
-    """Return the sequence number `count` after `sequence`. Numbers wrap from 2^31-1 to 0."""
+    """Return `sequence` + `count`, wrapped: the number after 2^31-1 is 0."""
     return (sequence + count) % SEQUENCE_COUNT
 
 
@@ -62,7 +62,7 @@ class SequenceState:
         return base_sequence == add(self.last_acknowledged, 1)
 
     def has_hole(self) -> bool:
-        """Return whether failed batches have left a gap in the sequence numbers. Call this only
-        when no batch with a number waits or is in flight: a gap then exists if numbers above
-        `last_acknowledged` are assigned."""
+        """Return whether failed batches have left a gap in the sequence numbers: whether numbers
+        above `last_acknowledged` are assigned. Call this only when all batches with sequence
+        numbers have succeeded or failed."""
         return self.next_sequence != add(self.last_acknowledged, 1)

@@ -28,8 +28,8 @@ class Serializer(Protocol[T_contra]):
     """An object that serializes the keys or the values of a producer."""
 
     def serialize(self, topic: str, value: T_contra, /) -> Buffer | None:
-        """Return the bytes of a key or value; None for a null key or value. Also called with
-        `value` None."""
+        """Return the bytes of a key or value; None makes the key or value null. If the application
+        sends a null key or value, `value` is None."""
 
 
 class SerializerWithHeaders(Protocol[T_contra]):
@@ -44,9 +44,10 @@ SerializerLike = (
 
 
 def converter(name: str, given: object, method: str, faults: list[str]) -> Convert | None:
-    """Return the application's serializer or deserializer as a function of (topic, headers, key or
-    value); None if `given` is None. `given` is a function of one argument, or an object with the
-    method `method`. For anything else, add a message about the argument `name` to `faults`."""
+    """Return a function (topic, headers, item) that calls the application's serializer or
+    deserializer `given`. `item` is a key or a value. `given` is a function of one argument, or an
+    object with the method `method`. If `given` is None, return None. If `given` is anything else,
+    add a message about the argument `name` to `faults`, and return None."""
     if given is None:
         return None
     if is_property(name, given):

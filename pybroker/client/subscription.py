@@ -121,9 +121,9 @@ class PartitionReader:
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
     ) -> None:
-        """Set the position to `offset`, and drop fetched records. If `offset` is None, the fetcher
-        finds the position for the timestamp `reset`. `leader_epoch` is the leader epoch of the last
-        record before the position."""
+        """Set the position to `offset`, and drop fetched records. If `offset` is None, the position
+        is unknown, and ListOffsets finds it by the timestamp in `reset`. `leader_epoch` is the
+        leader epoch of the last record before the position."""
         self.era += 1
         self.initial = False
         self.position = offset
@@ -161,8 +161,8 @@ class PartitionReader:
         return len(self.ready) - self.ready_at
 
     def decode(self, count: int, turn: Turn, rules: Rules) -> bool:
-        """Decode fetched records until `count` are ready, or all are decoded. Return False if other
-        tasks must run before the next call, because `turn` has no work left. At a damaged batch,
+        """Decode fetched records until `count` are ready, or all are decoded. If `turn.left` is
+        used up first, return False: other tasks must run before the next call. At a damaged batch,
         set `problem`."""
         if self.columns is not None:
             self._decode_again()
@@ -200,8 +200,8 @@ class PartitionReader:
 
     def decode_columns(self, bytes_max: int, turn: Turn, rules: Rules, *, headers: bool) -> bool:
         """Decode whole fetched batches into `columns` until `columns` has `bytes_max` bytes, or all
-        are decoded. `headers` adds a column with the headers. Return False if other tasks must run
-        before the next call, because `turn` has no work left. At a damaged batch, set `problem`."""
+        are decoded. `headers` adds a column with the headers. Return False if `turn` is used up:
+        other tasks must then run before the next call. At a damaged batch, set `problem`."""
         if self.ready or (self.columns is not None and self.columns.has_headers != headers):
             self._decode_again()
         while self.problem is None:
@@ -264,9 +264,9 @@ class PartitionReader:
             self._skip_to(*self.end)
 
     def _skip_to(self, offset: int, leader_epoch: int) -> None:
-        """Move the position to `offset`, past batches without records for the application. If
-        decoded records before these batches have not been taken yet, only remember `offset` for
-        `_taken`."""
+        """Move the position to `offset`, past batches without records for the application. If the
+        application has not yet taken all decoded records before these batches, only store `offset`
+        in `end`. When the last of these records is taken, `_taken` moves the position."""
         if self.is_decoded:
             self.end = offset, leader_epoch
         else:

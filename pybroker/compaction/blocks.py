@@ -17,9 +17,10 @@ is small. This size has room for two batches of 16 KiB, the default batch.size o
 
 
 class Blocks:
-    """A closed segment as blocks of whole batches. The next batch begins at `position` in `data`.
-    The caller may process several batches in `data` and advance `position` itself, or call `take`
-    for one batch."""
+    """Reads the batches of a closed segment in blocks. `data` is the current block. The next batch
+    begins at `position` in `data`, and is whole after `has_more` has returned True. Call `take` for
+    one batch. Or process several batches in `data`, and then set `position` to the end of the last
+    of these batches."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment

@@ -247,8 +247,8 @@ class _Writer:
         batches: Iterable[tuple[int, int, int, int]],
         index_interval_bytes: int,
     ) -> None:
-        """Add batches whose bytes are already in `data`. `length` is the position in `data` after
-        the last of these bytes. Each item of `batches` has the fields of `Appended`."""
+        """Add `batches`, whose bytes are already in `data`. `length` is the new number of used
+        bytes in `data`. Each item of `batches` has the fields of `Appended`."""
         self.length = length
         self._batches += map(Appended._make, batches)
         if length >= BLOCK_BYTES:

@@ -67,8 +67,8 @@ class OffsetMap:
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:
         """Store the offsets of a batch's records; batches must come in offset order. Return whether
-        the map had room for all keys of the batch. Yields 0 between slices of the records. Raises
-        CorruptionError for damaged records."""
+        the map had room for all keys of the batch. Yields (always the number 0) between slices of
+        the records. Raises CorruptionError for damaged records."""
         check_count(header.record_count, len(payload))
         position = 0
         for count in self._slices(header.record_count):

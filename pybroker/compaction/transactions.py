@@ -43,8 +43,9 @@ class SeenTransactions:
         return False
 
     def is_empty(self, header: BatchHeader, marker: EndTransaction | None) -> bool:
-        """Return whether the log has no other batch of the transaction that this marker ends. False
-        if `marker` is None, which means a control record of unknown type."""
+        """Return whether the log contains no batch of the marker's transaction except the marker.
+        `header` is the header of the marker's batch. If `marker` is None (the control record has an
+        unknown type), return False."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:

@@ -88,8 +88,9 @@ class Option:
     that are rejected although they are within the bounds. `pattern` is a regular expression for the
     text, or for each item of a list. `shape` describes the pattern in words.
 
-    `inherits` (topics only) are the broker's options that give the default, in order of precedence.
-    If there are several, `inherited` names the broker's attribute with their combined value. If
+    `inherits` (topics only) has the names of the broker options that give the default, in order of
+    precedence. If `inherits` has several names, the broker's configuration has one attribute for
+    the combined value of these options, and `inherited` is the name of that attribute. If
     `effective` is False, the option has no effect in this broker; `instead` (topics only) says what
     the broker does.
     """

@@ -108,9 +108,9 @@ def option_of(name: str) -> Option | None:
 
 @dataclass(frozen=True)
 class LayeredConfig:
-    """The layers of the broker's configuration, each option -> text: the file (`static`), the
-    dynamic values of all brokers (`for_all`), and those of this broker (`for_this`). `current` is
-    the configuration in force."""
+    """The layers of the broker's configuration. `static` is the file. `for_all` has the dynamic
+    values that apply to every broker, and `for_this` the dynamic values of this broker only. All
+    three map an option to its text. `current` is the configuration in force."""
 
     static: BrokerConfig
     for_all: Mapping[str, str] = field(default_factory=dict)

@@ -217,9 +217,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _conflict(first: Listener, second: Listener) -> bool:
-    """Whether two listeners cannot both be bound, because they have the same port. Two listeners
-    may have the same port if it is 0 (any free port), or if one has an IPv4 and the other an IPv6
-    address (KIP-797)."""
+    """Return whether the two listeners conflict because they have the same port. Port 0 (any free
+    port) never conflicts. An IPv4 address and an IPv6 address may have the same port (KIP-797)."""
     if first.port != second.port or first.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (first, second)}

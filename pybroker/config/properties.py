@@ -18,9 +18,9 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value from a properties file or a command line. For an unknown option with such a value,
-    a client logs a warning and raises no error, since several programs may share a properties
-    file."""
+    """A value from a properties file or a command line. Options without an effect on a client cause
+    only a warning if they have such a value, because several programs may share a properties file.
+    As keyword arguments these options cause an error."""
 
     __slots__ = ()
 

@@ -72,8 +72,9 @@ class _Acknowledgement(Generic[R, T]):
         self.response: Deferred[T] = Deferred(self._end_wait, is_applied=True)
 
     def is_reached(self) -> bool:
-        """Return whether each batch has been acknowledged or has failed. Otherwise begin to wait
-        for the remaining batches."""
+        """Return True if each batch has been acknowledged or has failed. If a batch is still
+        undecided, begin to wait for it and return False. At the deadline, undecided batches
+        fail."""
         services, fail = self._services, self._fail
         pending = [item for item in self._pending if not is_decided(services, item, fail)]
         self._pending = pending

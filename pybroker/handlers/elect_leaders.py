@@ -88,8 +88,9 @@ async def _hold(
 async def _wait_for_leaders(
     services: Services, held: dict[TopicPartition, Election], deadline: float
 ) -> None:
-    """Wait until this broker's metadata has the leaders that were elected. `held` has the election
-    of each partition. A partition that misses `deadline` (monotonic s) gets REQUEST_TIMED_OUT."""
+    """Wait until this broker's metadata has the leaders that were elected. `held` maps each
+    partition to the result of its election. If the metadata lacks a leader at `deadline` (monotonic
+    s), the result becomes REQUEST_TIMED_OUT."""
     waiting = {key: each.leader for key, each in held.items() if each.code is ErrorCode.NONE}
 
     def are_known() -> bool:

@@ -151,10 +151,10 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Continue the request after the pass `reading`. Start a task in three cases: `reading`
-        has not read all its partitions; the time limit has passed; or the purgatory's count of
-        changes, which was `seen` when `reading` began, has grown. Otherwise wait for records
-        without a task."""
+        """Continue the request after the pass `reading`. Start a task if `reading` has not read all
+        its partitions, if the time limit has passed, or if the purgatory's count of changes is no
+        longer `seen`. `seen` is the count before `reading` began. If no task is started, the
+        request waits in the purgatory."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -241,8 +241,8 @@ async def _read_until_enough(
     deadline: float,
 ) -> FetchResponse:
     """Read the partitions. Read them again after each change, until there are enough records or
-    `deadline` (monotonic s) has passed. Return the response. `seen` is the number of changes that
-    the purgatory had counted when `reading` began."""
+    `deadline` (monotonic s) has passed. Return the response. `reading` is a read that has already
+    begun. `seen` is the value of `Purgatory.changes` at the start of that read."""
     fetches, clock = _purgatory(services, message), services.clock
     while True:
         await complete(services, reading)
@@ -268,10 +268,10 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the longest time (s) that the request waits while its session has a pending partition
-    (a partition that the next request reads). For a follower, the time is
+    """Return the longest wait (s) of a request whose fetch session has a pending partition, that
+    is, a partition with something new for the client. For a follower, the longest wait is
     replica.fetch.wait.max.ms, so that the follower learns a new high watermark soon. For a
-    consumer, the time is inf: only max_wait_ms limits the wait."""
+    consumer, it is inf: only max_wait_ms limits the wait."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
@@ -294,8 +294,8 @@ def _is_enough(message: FetchRequest, reading: Reading) -> bool:
 def _begin(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
-    """Return a new pass: over the pending partitions of `session`, or, if `session` is None, over
-    the partitions of the request."""
+    """Return a new `Reading` of the pending partitions of `session`. If `session` is None, return a
+    `Reading` of the partitions of the request."""
     is_follower = message.replica_id >= 0
     budget_bytes = min(message.max_bytes, max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0))
     if not is_follower:

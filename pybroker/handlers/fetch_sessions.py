@@ -77,8 +77,8 @@ class CachedPartition:
 
     def watch(self, partition: Partition) -> None:
         """Stop reading the partition until its local replica, `partition`, changes. Before this
-        call, the caller has to make sure that the partition has nothing new for the client. If the
-        client is a follower, the caller has to record its fetch, too."""
+        call, the caller makes sure that the partition has nothing new for the client, and records a
+        follower's fetch."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)
@@ -130,7 +130,7 @@ class CachedPartition:
 
 
 class FetchSession:
-    """The partitions of one client's fetch session, each pending or watched."""
+    """The partitions of one client's fetch session."""
 
     __slots__ = (
         "created_s",
@@ -218,10 +218,10 @@ class FetchSession:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """Make all partitions pending if an argument has changed since the last call. `lease` says
-        which requests this broker may answer: fewer if this broker cannot reach ZooKeeper.
-        `incarnation` grows with each registration of the follower in ZooKeeper. `committed_only` is
-        True for the isolation level read_committed."""
+        """If an argument has changed since the last call, make all partitions pending, so that all
+        are read again. `lease` is the highest authority that this broker's ZooKeeper session
+        allows. `incarnation` grows with each registration of the follower in ZooKeeper.
+        `committed_only` is True for the isolation level read_committed."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
@@ -263,8 +263,8 @@ class FetchSessionCache:
         follower uses it, and its size."""
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
-        """Return a new session for `size` partitions, which the caller adds. Return None if the
-        cache has no room or `size` exceeds a limit."""
+        """Return a new session without partitions. `size` is the number of partitions that the
+        caller will add. Return None if the cache has no room or `size` exceeds a limit."""
         replica_id = max(replica_id, CONSUMER)
         is_follower = replica_id != CONSUMER
         if not self._has_room_for(size, is_follower):
@@ -317,8 +317,8 @@ class FetchSessionCache:
             session.size = size
         else:
             raise _not_found(
-                f"a session may have at most {PARTITIONS_MAX} partitions, and the "
-                f"sessions of all consumers together at most {CONSUMER_PARTITIONS_MAX}"
+                f"it would have more than {PARTITIONS_MAX} partitions, or the sessions of all "
+                f"consumers together more than {CONSUMER_PARTITIONS_MAX}"
             )
 
     def remove(self, session_id: int) -> None:
@@ -341,8 +341,8 @@ class FetchSessionCache:
             self._consumer_partitions += partitions
 
     def _evict(self, is_follower: bool, size: int, now_s: float) -> bool:
-        """Evict a session for a new one of `size` partitions. Return False if no session may be
-        evicted."""
+        """Evict a session to make room for a new session of `size` partitions. Return False if no
+        session may be evicted."""
         longest_unused = next(iter(self._sessions.values()), None)
         if longest_unused is None:
             return False

@@ -118,10 +118,10 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper which partitions this broker still leads, and return these partitions. Ask only
-    about the requested partitions with Authority.CONFIRMED: the broker may return their log end
-    only after this check. Skip the partitions in `excluded`, and the partitions whose log start is
-    requested."""
+    """Return the requested partitions that this broker still leads according to ZooKeeper. Only
+    partitions with Authority.CONFIRMED are checked: this broker may return their log end only after
+    the check. Partitions in `excluded`, and partitions whose log start is requested, are not
+    checked."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -182,16 +182,15 @@ async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
     """Search the log, in a thread, for the record that `timestamp` asks for. Only records below
-    `end_of(partition)`, the end of what the client may read, count. Return None if no record is
-    found.
+    `end_of(partition)`, the end of what the client may read, count.
 
     Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during
     the search.
 
-    If no record is found, raise BrokerError instead of returning None in two cases:
+    If no record is found, return None, but raise BrokerError in two cases:
 
-    - NOT_LEADER_OR_FOLLOWER if the replica's authority (the answers that it may give) is below
-      `for_the_end`: another leader's log may have the record.
+    - NOT_LEADER_OR_FOLLOWER if the replica has less authority (see `Authority`) than `for_the_end`:
+      another leader's log may have the record.
     - OFFSET_NOT_AVAILABLE, for consumers only, if the high watermark is below the start of the
       leader epoch.
     """

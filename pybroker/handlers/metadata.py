@@ -219,7 +219,7 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
 
 
 def _each_once(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """Return the topics without repetitions, which could cause a very large response."""
+    """Return each topic once. Repeated topics could cause a very large response."""
     return list({(item.name, item.topic_id): item for item in wanted}.values())
 
 

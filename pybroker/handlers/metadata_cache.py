@@ -54,7 +54,7 @@ class MetadataCache:
 
     def put(self, state: State, question: Question, answer: bytes) -> None:
         """Cache the response to `question`. Do nothing if the response is too large, or if `state`
-        is not that of the last call of `get`."""
+        differs from the state that was passed to the last call of `get`."""
         size = len(question.body) + len(answer)
         if (
             state != self._state

@@ -1,7 +1,7 @@
 """Counts all requests of each API, and measures how long requests take.
 
-Every request is measured, except the Produce and Fetch requests that are answered without a wait.
-Of these requests, one in `_SAMPLE` is measured, and its time is added `_SAMPLE` times.
+Produce and Fetch requests that are answered without a wait are sampled: one in `_SAMPLE` is
+measured, and its time is counted `_SAMPLE` times. Every other request is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FREQUENT: Final = max(ApiKey.PRODUCE, ApiKey.FETCH)
 
 
 class Asking(Protocol):
-    """The sender of a request: its listener and its host."""
+    """The origin of a request: the listener that received the request, and the client's host."""
 
     @property
     def listener(self) -> str: ...

@@ -1,7 +1,8 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups.
 
-OffsetCommit and OffsetFetch of version 0 use /consumers/GROUP/offsets in ZooKeeper. Every broker
-answers these requests. All other requests are answered by the group's coordinator.
+OffsetCommit version 0 and OffsetFetch version 0 use /consumers/GROUP/offsets in ZooKeeper. Every
+broker answers these two requests. The group's coordinator answers OffsetDelete, and the other
+versions of OffsetCommit and OffsetFetch.
 """
 
 from __future__ import annotations

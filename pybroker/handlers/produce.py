@@ -87,8 +87,8 @@ def handle_produce(
 async def _prepare_and_append(
     services: Services, request: Request, message: ProduceRequest, guards: Guards
 ) -> ProduceResponse | None:
-    """Let the transaction coordinators confirm the transactions, let threads write the leader epoch
-    files, then append the batches."""
+    """Ask the transaction coordinators to confirm the transactions. Write the changed leader epoch
+    files, in other threads. Then append the batches."""
     if guards.unconfirmed:
         await confirm_guards(services, message, guards)
     await persist_epochs(services.blocking, _new_epochs(services, message))

@@ -28,9 +28,10 @@ _NOBODY: Final = Producer(-1, -1)
 
 @dataclass(slots=True)
 class Guards:
-    """The guard of each transactional batch of one request, or the error with which the batch
-    fails. A guard delays the append until the transaction coordinator has confirmed that the
-    partition is in the transaction. The guards EXEMPT and None delay nothing (see `of`)."""
+    """The guards of one request's transactional batches, and the errors of the batches that fail. A
+    batch with a guard is appended only after the transaction coordinator has confirmed that the
+    partition is in the transaction. If the guard is EXEMPT or None (see `of`), the batch needs no
+    confirmation."""
 
     refusal: BrokerError | None = None
     """The error of all batches of the request, if it is refused as a whole."""
@@ -43,14 +44,16 @@ class Guards:
 
     @property
     def unconfirmed(self) -> list[TopicPartition]:
-        """The partitions that the transaction coordinator has to confirm."""
+        """The transaction coordinator has to confirm that these partitions are in the
+        transaction."""
         guards = self.by_partition.items()
         return [key for key, guard in guards if guard is not None and guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
-        """Return the guard of the batch for partition `key`: EXEMPT if the verification of
-        transactions is disabled, None if the producer already has an open transaction in this
-        partition. Raise BrokerError if the batch must not be appended."""
+        """Return the guard of the batch for partition `key` (see the class). The guard is EXEMPT
+        if the verification of transactions is disabled. The guard is None if the producer
+        already has an open transaction in this partition. Raise BrokerError if the batch must
+        not be appended."""
         error = self.errors.get(key)
         if error is not None:
             raise error
@@ -96,7 +99,9 @@ def begin_guards(services: Services, message: ProduceRequest) -> Guards:
 
 
 async def confirm_guards(services: Services, message: ProduceRequest, guards: Guards) -> None:
-    """Ask the transaction coordinator to confirm the partitions `guards.unconfirmed`."""
+    """Ask the transaction coordinator whether the partitions `guards.unconfirmed` are in the
+    transaction. Add an error to `guards.errors` for each partition that the coordinator does not
+    confirm."""
     assert message.transactional_id is not None
     found = await services.verification.confirm(
         message.transactional_id, guards.producer, guards.unconfirmed

@@ -168,7 +168,8 @@ def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int
 
 
 class ProduceLane:
-    """Answers the Produce requests that the fast lane can handle."""
+    """Answers Produce requests that have exactly one batch, no transactional id, and acks=1 or
+    acks=all. Leaves all other requests, and invalid batches, to `produce.py`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -98,8 +98,8 @@ def _append(
     result: WritableTxnMarkerPartitionResult,
     waiting: list[_Waiting],
 ) -> None:
-    """Append the marker to the partition. If it is not acknowledged yet, add it to `waiting`. Raise
-    BrokerError or StorageError."""
+    """Append the marker to the partition. If the high watermark has not passed the marker yet, add
+    the unfinished `result` to `waiting`. Raise BrokerError or StorageError."""
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,

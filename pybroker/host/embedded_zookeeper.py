@@ -109,8 +109,8 @@ class EmbeddedZooKeeper:
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
-        """Start the server's process, without waiting for an answer. After this call, `connect`
-        does not change any more. Raise StartupError."""
+        """Start the server's process, without waiting for an answer. From then on, the property
+        `connect` keeps its value. Raises StartupError if the process cannot be started."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
             # in a used directory, the server of a killed broker may still have the port

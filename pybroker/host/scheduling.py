@@ -1,5 +1,5 @@
-"""How the kernel's scheduler divides the processors between the event loop's thread and the log
-cleaner's thread."""
+"""Changes how the kernel's scheduler divides the processors between the event loop's thread and the
+log cleaner's thread."""
 
 from __future__ import annotations
 

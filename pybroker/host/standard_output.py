@@ -26,8 +26,8 @@ class OutputGone(SystemExit):
 
 
 class OutputFailed(PybrokerError):
-    """A write to standard output failed although its reader has not ended, for instance because the
-    disk is full."""
+    """A write to standard output failed, for instance because the disk is full. If the program that
+    reads standard output has ended, OutputGone is raised instead."""
 
 
 class _Output(io.FileIO):
@@ -54,7 +54,8 @@ class _Output(io.FileIO):
 
 
 class _Complaints(io.FileIO):
-    """Standard error of a tool, which discards all messages after a failed write."""
+    """A tool's standard error stream. If a write fails, the stream discards this message and all
+    later messages."""
 
     def write(self, data: Any, /) -> int:
         try:

@@ -189,7 +189,7 @@ class Supervision:
         return Launch(broker)
 
     def _running(self) -> list[int]:
-        """Return the running brokers that have not received SIGTERM, the last one first."""
+        """Return the running brokers that have not received SIGTERM, the highest number first."""
         return [
             broker
             for broker, found in reversed(list(enumerate(self._brokers)))

@@ -240,7 +240,7 @@ class FollowerLeaderChannel:
         if endpoint is None:
             raise BrokerError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                "the leader has no known inter-broker endpoint: check that its broker runs",
+                "the leader has no known inter-broker endpoint: check that the leader runs",
             )
         self._connection = await Connection.open(
             endpoint.host,

@@ -1,5 +1,5 @@
-"""Carries out the controller's commands on this broker. A command comes from a controller in this
-process, or in a request from a controller on another broker."""
+"""Carries out the controller's commands on this broker. The controller may run in this process or
+on another broker. A controller on another broker sends its commands as requests."""
 
 from __future__ import annotations
 

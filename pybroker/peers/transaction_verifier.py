@@ -98,8 +98,8 @@ class Verifier:
         self._tasks = TaskOwner()
 
     async def stop(self) -> None:
-        """Cancel the requests in flight. The result of their questions is NETWORK_EXCEPTION.
-        Idempotent."""
+        """Cancel the requests in flight. The `verify` calls that wait for another broker raise
+        BrokerError NETWORK_EXCEPTION. Idempotent."""
         await self._tasks.close()
         for channel in self._channels.values():
             await channel.close()
@@ -151,7 +151,8 @@ class Verifier:
         return found
 
     async def _ask_in_turn(self, broker_id: int) -> None:
-        """Send the questions for a broker, one request at a time, until none is left."""
+        """Send the waiting questions for one broker until no question waits. Only one request is in
+        flight at a time."""
         asked: list[_Question] = []
         try:
             while self._waiting[broker_id]:

@@ -186,7 +186,8 @@ class ColumnStore:
 
 
 def _extent(rows: _Rows) -> tuple[int, int]:
-    """Return the number of entries and the number of bytes in all binary columns of `rows`."""
+    """Return two sums over the binary columns of `rows`: the number of entries, and the number of
+    bytes."""
     found = [rows.keys, rows.values]
     if rows.headers is not None:
         found += [rows.headers.names, rows.headers.values]

@@ -1,6 +1,6 @@
 """The rows of a binary column in Arrow's layout, in Python.
 
-`_arrow_column.pxi` is the same code in C: change both together.
+`_arrow_column.pxi` is the same code in Cython: change both together.
 """
 
 from __future__ import annotations

@@ -200,9 +200,9 @@ def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_
 def restamp_log_append_time(
     data: bytearray | memoryview, position: int, size: int, timestamp_ms: int
 ) -> BatchHeader:
-    """Give all records in the batch the timestamp `timestamp_ms`, in place, and return the new
-    header. Only the header changes: the LogAppendTime flag, `max_timestamp` and the checksum
-    (KIP-32)."""
+    """Give the batch the timestamp type LogAppendTime (KIP-32) with `timestamp_ms`. Only the batch
+    header in `data` changes: the LogAppendTime flag, `max_timestamp` and the checksum. The records
+    are not rewritten. Return the new header."""
     (attributes,) = _INT16.unpack_from(data, position + CHECKED_POSITION)
     _INT16.pack_into(data, position + CHECKED_POSITION, attributes | LOG_APPEND_TIME_FLAG)
     _INT64.pack_into(data, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)

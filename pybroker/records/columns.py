@@ -40,8 +40,9 @@ class BinaryColumn(NamedTuple):
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of all rows. Row i has the entries from `offsets[i]` to `offsets[i + 1]`
-    (exclusive) of `names` and `values`; a row without headers is null."""
+    """The headers of all rows. The headers of row i are the entries from `offsets[i]` to `offsets[i
+    + 1]` (exclusive) of `names` and `values`. If row i has no headers, `validity` marks the row as
+    null."""
 
     offsets: Buffer
     """int32; the number of offsets is the number of rows plus one."""
@@ -146,8 +147,8 @@ class ColumnBuilder:
         decompressed_bytes_max: int,
     ) -> int:
         """Add those records of a batch whose offsets are in [first_offset, end_offset). Return the
-        number of added records. The batch is at the start of `batch`, and `header` is its decoded
-        header.
+        number of added records. The buffer `batch` begins with the encoded batch, and `header` is
+        the decoded header of the batch.
 
         The caller checks the checksum, and skips control batches and aborted batches. Raises the
         errors of `decode_records`. Raises ValueError if the columns could exceed 2 GiB; the caller

@@ -1,12 +1,13 @@
-"""Compression of the records in a batch with four codecs. Decompression produces its output in
+"""The four compression codecs for the records in a batch. Decompression produces its output in
 steps. Each step checks that the output is within a limit, because the input may come from an
 attacker.
 
 The framing is that of Kafka's Java clients:
 
 - gzip: RFC 1952, one or more members.
-- snappy: an xerial stream: a header of 16 bytes, then blocks of at most 32 KiB, each after its
-  length as i32. Decompression also accepts a single raw block, which some other clients send.
+- snappy: an xerial stream: a header of 16 bytes, then blocks. A block holds at most 32 KiB of
+  uncompressed data; its compressed length (i32) precedes it. Decompression also accepts a single
+  raw block, which some other clients send.
 - lz4: the frame format with independent blocks, because Java rejects linked blocks.
 - zstd: RFC 8878, one or more frames.
 """
@@ -97,12 +98,12 @@ def compress_steps(codec: Codec, data: Buffer) -> Generator[int, None, bytes]:
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
-    """Return the decompressed `data`, at most `limit_bytes` bytes. `codec` is the number of a
-    `Codec`.
+    """Return the decompressed `data`. `codec` is the number of a `Codec`.
 
-    The memory use is at most a small multiple of the limit and the input size. Raises
+    The memory use is at most a small multiple of `limit_bytes` and the input size. Raises
     CorruptionError if the data is damaged or cut off; BrokerError(MESSAGE_TOO_LARGE) if the result
-    exceeds the limit; BrokerError(UNSUPPORTED_COMPRESSION_TYPE) if the codec is unknown.
+    has more than `limit_bytes` bytes; BrokerError(UNSUPPORTED_COMPRESSION_TYPE) if the codec is
+    unknown.
     """
     known = _known(codec)
     output = _Output(known, limit_bytes)
@@ -112,9 +113,10 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 
 def decompress_steps(codec: int, data: Buffer, limit_bytes: int) -> Generator[int, None, Buffer]:
-    """Decompress as `decompress` does, in steps of a few milliseconds. Each step yields the number
-    of bytes that it has decompressed or copied. The last decompression step yields nothing. Raises
-    the errors of `decompress`."""
+    """Decompress as `decompress` does, in steps of a few milliseconds. The generator yields the
+    size of each decompressed piece except the last one. If the result is large, the generator then
+    copies the pieces into one buffer, and yields the size of each copied piece. Raises the errors
+    of `decompress`."""
     known = _known(codec)
     output = _Output(known, limit_bytes)
     pieces: deque[bytes] = deque()

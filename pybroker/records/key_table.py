@@ -1,5 +1,5 @@
 """The table with the last offset of each key, for the part of a log that the log cleaner compacts
-next. A payload is the decompressed records of a batch, and may be damaged.
+next. The parameter `payload` is always the decompressed records of one batch, which may be damaged.
 
 This module chooses the implementation: `_key_table.pxi` if a C compiler was found at installation,
 otherwise `_pure_key_table.py`.
@@ -92,9 +92,9 @@ class PutBatches(Protocol):
 
         - a batch that is compressed, transactional, damaged or empty;
         - a control batch;
-        - a batch for whose keys the table has no room. Some of its keys may be stored.
+        - a batch whose keys do not all fit into the table. Some of the keys may be stored.
 
-        The pure Python implementation stops before the first batch.
+        The pure Python implementation stores no batch: it returns `position` and 0.
         """
 
 
@@ -127,7 +127,8 @@ class SelectBatches(Protocol):
         - a batch that has to get a delete horizon;
         - a batch of an idempotent producer, if no record of the batch is retained.
 
-        The pure Python implementation stops before the first batch.
+        The pure Python implementation never copies a batch. It always returns `position`, `length`
+        and an empty list.
         """
 
 

@@ -78,8 +78,9 @@ def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: 
 def encoded_records_steps(
     batch: Buffer, header: BatchHeader, decompressed_bytes_max: int
 ) -> Generator[int, None, Buffer]:
-    """Return the result of `encoded_records`, computed in steps of a few milliseconds. The yielded
-    numbers are those of `decompress_steps`. Raises the errors of `decode_records`."""
+    """Return the result of `encoded_records`, computed in steps of a few milliseconds. Like
+    `decompress_steps`, yield after a step the number of bytes that the step has processed. Raises
+    the errors of `decode_records`."""
     payload = _stored_records(batch, header)
     if _is_plain(payload, header, decompressed_bytes_max):
         return payload
@@ -96,8 +97,9 @@ def _stored_records(batch: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _is_plain(payload: memoryview, header: BatchHeader, decompressed_bytes_max: int) -> bool:
-    """Return whether `payload` can be used without a call of `decompress`: `payload` is
-    uncompressed and within the limit, or empty. Compaction can remove all records of a batch."""
+    """Return whether `payload` can be used without a call of `decompress`. The payload must be
+    uncompressed and within the limit, or be empty because compaction has removed all records of the
+    batch."""
     codec = header.codec
     if codec == Codec.NONE:
         return len(payload) <= decompressed_bytes_max

@@ -1,6 +1,6 @@
-"""The checks of a leader before it appends a producer's batch. Most batches are checked by
-header and checksum alone; records are decoded only if the topic is compacted or limits the age
-of records."""
+"""The checks of a leader before it appends a producer's batch. Most batches are checked by header
+and checksum alone. Records are decoded only if the topic is compacted, or if
+`message.timestamp.before.max.ms` limits how old a record's timestamp may be."""
 
 from __future__ import annotations
 
@@ -149,8 +149,7 @@ def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeade
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
-    """Return whether `stored_form` has to decompress the batch in `data`. Also return True if
-    `stored_form` has to compress an uncompressed batch."""
+    """Return whether `stored_form` has to decompress or compress the batch in `data`."""
     if len(data) <= _CODEC_POSITION:
         return False
     codec = data[_CODEC_POSITION] & CODEC_MASK

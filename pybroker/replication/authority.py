@@ -17,8 +17,8 @@ from typing import Final
 
 
 class Authority(enum.IntEnum):
-    """The levels of a replica's authority, in ascending order. Each level includes all lower
-    levels."""
+    """The levels in ascending order. A level says which requests a replica may answer as the
+    leader. Each level allows all that the lower levels allow."""
 
     NOTHING = 0
     READ = 1
@@ -75,12 +75,12 @@ partition."""
 def authority(
     granted: Authority, lease: Authority, is_replicated: bool, has_heard: bool, has_asked: bool
 ) -> Authority:
-    """Return the authority of a replica.
+    """Return the authority of a replica: the lower of `granted` and `lease`, with the limits below.
 
     - `granted`: the highest authority that the controller's last command allows.
     - `lease`: the highest authority that the broker's ZooKeeper session allows.
-    - `is_replicated`: another broker can lead the partition. If False, a `lease` above NOTHING does
-      not limit the result.
+    - `is_replicated`: another broker can lead the partition. If False, `lease` limits the result
+      only if `lease` is NOTHING.
     - `has_heard`: within replica.lag.time.max.ms each in-sync or eligible replica has fetched from
       this leader, or ZooKeeper has confirmed the leadership. If False, the result is at most ALONE.
     - `has_asked`: this broker has asked the controller to elect another leader. If True, the result

@@ -1,4 +1,5 @@
-"""A task that fetches records from one leader broker and appends them to the followers' logs.
+"""A task that fetches records from one leader broker, and appends them to the logs of this broker's
+follower replicas.
 
 One request fetches all partitions. If one partition fails, the next fetches omit this partition for
 a pause. If the leader broker cannot be reached, the fetcher sends no fetch for a pause. Each
@@ -329,8 +330,9 @@ class Fetcher:
             await persist_epochs(self._blocking, logs)
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
-        """Return whether the follower's log still has the log end offset and leader epochs that the
-        request `asked` reported, so that the leader's answer can be applied."""
+        """Return whether the leader's answer to the request `asked` can be applied. The log end
+        offset and the leader epochs must still be those in `asked`, and no truncation of the log
+        may be running."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

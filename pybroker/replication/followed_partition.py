@@ -27,8 +27,8 @@ class FollowedPartition:
         partition: Partition,
         on_change: Callable[[FollowedPartition], None] = lambda followed: None,
     ) -> None:
-        """`on_change` receives this object at the first change of `partition` after a call of
-        `partition.watch(self)`. Another call of `watch` is needed for the next change."""
+        """After a call of `partition.watch(self)`, the next change of `partition` calls `on_change`
+        with this object. Call `watch` again for each further change."""
         self.partition = partition
         self.on_change = on_change
         self.leader_epoch = partition.leader_epoch

@@ -24,7 +24,7 @@ _LEADER_EPOCH: Final = slice(12, 16)
 
 
 class ReplicaLog(Protocol):
-    """The properties of a follower's log on which the next step depends."""
+    """The part of a follower's log that is needed to decide the follower's next step."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -127,8 +127,9 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
-    """Return the step that truncates a follower's log to the end offset `end`. If the two logs may
-    have no record in common below `end`, the step discards the follower's whole log."""
+    """Return the step that truncates the follower's log to the end offset `end`. If the follower's
+    log and the leader's log may have no record in common below `end`, the step discards the
+    follower's whole log."""
     # A log that starts above `end` shares no record with the leader's log, and would lack the
     # leader's records below `end`. If the leader's log starts at or above `end`, the leader has
     # deleted the offset at which the logs begin to differ: no record below `end` is certain.

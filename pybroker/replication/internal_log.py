@@ -53,9 +53,8 @@ class InternalLog:
         look: Callable[[], None] = lambda: None,
         verify: Verify = unverified,
     ) -> None:
-        """Raises BrokerError if this broker does not lead the partition. `look` updates the level
-        of the broker's ZooKeeper lease; it is called before each append and each check of the
-        leadership."""
+        """Raises BrokerError if this broker does not lead the partition. `look` checks the broker's
+        ZooKeeper lease; it is called before each append and each check of the leadership."""
         self._replicas = replicas
         self._blocking = blocking
         self._lead_now = lead_now

@@ -1,8 +1,8 @@
 """The rules for the ISR and the high watermark, as pure functions (KIP-101, KIP-279, KIP-320,
 KIP-497, KIP-966).
 
-The high watermark is the smallest log end offset of the replicas in the stored ISR and, while an
-ISR change is pending, in the new ISR.
+The high watermark is the smallest log end offset of the replicas in the stored ISR. While an ISR
+change is pending, the replicas in the new ISR count too.
 """
 
 from __future__ import annotations

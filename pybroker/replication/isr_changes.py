@@ -249,7 +249,8 @@ class IsrChanges:
     # outcomes
 
     def _leader_of(self, change: IsrChange) -> Partition | None:
-        """Return the partition of the change if the change is still pending, else None."""
+        """Return the partition of `change` if this broker leads the partition and the change is
+        still pending. Otherwise return None."""
         partition = self._replicas.partitions.get(change.topic_partition)
         return partition if partition is not None and partition.is_pending(change) else None
 

@@ -17,7 +17,7 @@ Sessions = tuple[SessionRequests, ...]
 
 
 class IsrReview:
-    """Reviews the partitions of `replicas` that this broker leads. Use it from the event loop
+    """Checks each partition that this broker leads for a due ISR change. Use it from the event loop
     only."""
 
     def __init__(self, replicas: ReplicaManager, clock: Clock) -> None:

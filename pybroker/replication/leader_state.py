@@ -53,8 +53,9 @@ class SessionRequests:
 class Follower:
     """The leader's view of one follower. Times are monotonic seconds.
 
-    Each request of the fetch session `session` counts as a fetch of this partition at the leader's
-    log end offset. Invariant: caught_up_s <= fetched_s, once the follower has fetched.
+    While the follower waits at the leader's log end offset, the requests of the follower's fetch
+    session omit this partition. Each request of `session` therefore counts as a fetch at the
+    leader's log end offset. Invariant: caught_up_s <= fetched_s, once the follower has fetched.
     """
 
     caught_up_s: float
@@ -207,7 +208,7 @@ class LeaderState:
 
     @property
     def led_s(self) -> float:
-        """The latest time (monotonic seconds) at which no other replica can have been the leader.
+        """The latest time (monotonic seconds) at which this replica was certainly the leader.
         Infinity if no other replica can be elected."""
         electable = self.maximal_isr.union(self.facts.state.eligible)
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
@@ -236,8 +237,8 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The fetch session of each follower. None if a follower has no session, or if one of the
-        follower's last two fetches was not part of that session."""
+        """The fetch sessions of all followers. The whole result is None if any follower has no
+        session, or if the last two fetches of any follower were not both part of its session."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:
@@ -296,9 +297,11 @@ class LeaderState:
         followers from the ISR. If the new ISR has at least `required` replicas, the change also
         empties the list of eligible replicas.
 
-        If no write is due, a check may be due: an `IsrChange` with `only_looks`, which only
-        compares the version of the partition's state node in ZooKeeper. The check is due if `led_s`
-        is too long ago, or if the stored ISR is uncertain.
+        If no write is due, the result may be a check: an `IsrChange` with `only_looks`. A check
+        only compares the version of the partition's state node in ZooKeeper. A check is due if
+        `led_s` is more than half of `lag_max_s` ago: another replica may have become the leader
+        since then. A check is also due if the stored ISR may differ from the ISR that this leader
+        knows.
         """
         self._await(
             frozenset(
@@ -392,9 +395,10 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation (the broker's number in ZooKeeper that grows with every
-        registration), for the in-sync followers. Empty if the stored ISR is uncertain, for example
-        because an ISR change is pending."""
+        """Return broker id -> incarnation in the broker's last fetch, for the followers in the
+        stored ISR. An incarnation is the broker's number in ZooKeeper that grows with every
+        registration. The result is empty if the stored ISR is uncertain, for example because an ISR
+        change is pending."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class LeadershipYield:
-    """The replicas of one broker that yield leadership, each with the reason. Use it from the event
-    loop only."""
+    """The replicas for which this broker asks the controller to elect another leader, each with the
+    reason. Use it from the event loop only."""
 
     def __init__(self, broker_id: int, clock: Clock) -> None:
         self._broker_id = broker_id
@@ -37,7 +37,8 @@ class LeadershipYield:
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
         """Return whether this broker has asked the controller for another leader of the partition.
-        The result stays True for 2 * `lag_max_s` (seconds) after `remove`."""
+        The result stays True for 2 * `lag_max_s` (seconds) after `remove` lets the replica lead
+        again."""
         if partition.led_version is None:
             return False
         key = partition.topic_partition
@@ -73,8 +74,9 @@ class LeadershipYield:
         return not self.leaves or self._broker_id in state.isr
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
-        """Return the error code of a partition in the LeaderAndIsr response: KAFKA_STORAGE_ERROR if
-        this replica leads and should yield."""
+        """Return the error code of a partition in the LeaderAndIsr response. The code is
+        KAFKA_STORAGE_ERROR if this broker leads the partition and wants another broker to lead it,
+        else NONE."""
         leads = facts.state.leader == self._broker_id
         if leads and facts.topic_partition in self._reasons:
             return ErrorCode.KAFKA_STORAGE_ERROR

@@ -146,9 +146,9 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return which answers the replica may give as the leader. `lease` is the highest authority
-        that the ZooKeeper session allows. Compare the result only with `needed`: the checks that
-        only a higher authority requires are skipped."""
+        """Return the level of authority that this replica has as the leader. `lease` is the highest
+        level that the ZooKeeper session allows. Compare the result only with `needed`: the checks
+        for levels above `needed` may be skipped, and the result may then be too high."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -255,7 +255,7 @@ class ReplicaManager:
             self.replica_failed(key, damage.told(key))
 
     def directory_failed(self, path: str, error: StorageError) -> None:
-        """Close the replicas in the failed log directory `path`, and answer KAFKA_STORAGE_ERROR."""
+        """Close the replicas in the log directory `path`, which has failed with `error`."""
         for key in self._logs.partitions_in(path):
             if self._drop(key):
                 self._not_opened[key] = f"log directory {path} has failed: {error}"
@@ -276,10 +276,10 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Make each replica leader or follower. Return an error code for each. If all replicas of
-        this broker are now named, by this command or by a series of commands (see `Extent`), rename
-        all other logs to `*-stray`. Raises BrokerError STALE_CONTROLLER_EPOCH; STALE_BROKER_EPOCH;
-        NETWORK_EXCEPTION if ZooKeeper returns no configuration."""
+        """Make each replica in `command` leader or follower. Return an error code for each replica.
+        After a command or series of commands that names all replicas of this broker (see `Extent`),
+        rename all other logs to `*-stray`. Raises BrokerError STALE_CONTROLLER_EPOCH;
+        STALE_BROKER_EPOCH; NETWORK_EXCEPTION if ZooKeeper returns no configuration."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers: dict[TopicPartition, ErrorCode] = {}
@@ -369,7 +369,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return None for a new leader epoch, ErrorCode.NONE for a repeated one, else the error."""
+        """Return None if the leader epoch is new, ErrorCode.NONE if it is known, else an error."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -399,7 +399,7 @@ class ReplicaManager:
         return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
-        """Give the replica the role in the command. Does not await: no append happens meanwhile."""
+        """Make the replica the leader or a follower, as `facts` says. Must not await."""
         key = facts.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:

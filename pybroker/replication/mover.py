@@ -186,8 +186,8 @@ class ReplicaMover:
     # -- moving
 
     async def _finished(self, move: ReplicaMove) -> None:
-        """If the move's copy has already replaced the log, wait for the rest of the move: the
-        removal of the old log."""
+        """If the copy of `move` has already replaced the log, wait for the removal of the old log.
+        Otherwise return at once."""
         tasks = [task for task, carried_out in self._tasks.items() if carried_out is move]
         if move.done and tasks:
             await asyncio.wait(tasks)

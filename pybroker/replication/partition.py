@@ -169,9 +169,9 @@ class Partition(Watched):
         )
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Adopt the partition state in `facts` if its version in ZooKeeper is higher than the known
-        one. `facts` have the current leader epoch. Return the approximate number of bytes that
-        became readable."""
+        """Adopt the partition state in `facts` if the partition epoch in `facts` is higher than the
+        known partition epoch. The leader epoch in `facts` must be the current one. Return the
+        approximate number of bytes that became readable."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -301,7 +301,8 @@ class Partition(Watched):
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """Adopt the partition state in `_leader`, then call `settle` and return its result."""
+        """Use the partition state that `_leader` now has, then advance the high watermark
+        (`settle`). Return the approximate number of bytes that became readable."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -337,8 +338,9 @@ class Partition(Watched):
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
         """Return whether this replica leads, and its leadership was confirmed in the last
-        `lag_max_s` seconds: by a fetch of each replica that could be elected, or by ZooKeeper. No
-        confirmation is needed if no other replica can be elected. `now` is in monotonic seconds."""
+        `lag_max_s` seconds. The leadership is confirmed by fetch requests from all other replicas
+        that could be elected, or by the partition's state in ZooKeeper. If no other replica can be
+        elected, no confirmation is needed. `now` is in monotonic seconds."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property
@@ -364,7 +366,7 @@ class Partition(Watched):
         guard: Verification | None = EXEMPT,
     ) -> AppendResult:
         """Append one validated batch to the leader's log, and advance the high watermark as far as
-        allowed. `guard` is the proof that the batch's transaction is open (KIP-890).
+        allowed. `guard` is the earlier verification of the batch's transaction (KIP-890).
 
         Raises BrokerError NOT_ENOUGH_REPLICAS, without effect, if acks is -1 and the ISR is too
         small. Raises the errors of `Log.append`.

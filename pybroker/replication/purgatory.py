@@ -1,8 +1,10 @@
-"""The purgatory of waiting requests: fetches that wait for data, and Produce requests with acks=all
-that wait for replication.
+"""The purgatory of waiting requests: fetches that wait for data, and Produce requests that wait for
+replication or for a sync of the log.
 
-A wait ends when enough bytes are readable, when a partition gets another leader, when this broker
-closes its replica of a partition, or at the deadline. The handler then reads the partitions again.
+The wait of a fetch ends when enough bytes are readable. The wait of a Produce request ends when the
+high watermark has risen or the log was synced. Each wait also ends when a partition gets another
+leader, when this broker closes its replica of a partition, or at the deadline. The request's
+handler then looks at the partitions again.
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ class Wait:
         self._purgatory._shorten(self)
 
     def end(self) -> None:
-        """Stop waiting, without a call of `on_over`. The caller must call this once, also after
-        `on_over`."""
+        """Stop waiting, without a call of `on_over`. The caller must call `end` once for each wait,
+        even if `on_over` was called before."""
         self._purgatory._end(self)
 
 
@@ -156,9 +158,11 @@ class Purgatory:
         ends. `on_over` must not read partitions. The caller must call `end` of the returned object
         once.
 
-        `shares_timer`: the wait shares a timer with other waits, and may therefore time out early.
-        If the timer of an earlier wait is due in the second half of `timeout_s`, this wait uses
-        that timer. Otherwise this wait gets a new timer, which is due at most one second early.
+        With `shares_timer` several waits share a timer, and this wait may time out early:
+
+        - If the timer of an earlier wait is due in the second half of `timeout_s`, this wait uses
+          the earlier timer.
+        - Otherwise this wait gets a new timer. The new timer is due at most one second early.
         """
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None

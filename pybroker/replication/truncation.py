@@ -38,18 +38,19 @@ class Losses(Protocol):
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the partition's newest loss receipt with a leader epoch above `after` and at most
-        `up_to`; None if there is none."""
+        """Return the newest loss receipt with a leader epoch above `after` and at most `up_to`;
+        None if there is none. A loss receipt in ZooKeeper says that the partition may have lost
+        committed records."""
 
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Record in the loss receipt of `leader_epoch` that this replica truncates the offsets
-        [start, end)."""
+        """Record in ZooKeeper that this replica truncates the offsets [start, end). The record is
+        added to the loss receipt with the leader epoch `leader_epoch`."""
 
 
 class NoLosses:
-    """The loss receipts of a cluster without unclean elections: none."""
+    """The `Losses` of a cluster without unclean elections. `newest_receipt` always returns None."""
 
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -60,7 +61,8 @@ class NoLosses:
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
         raise AssertionError(
-            f"{topic_partition}: a cluster without unclean elections has no loss receipts"
+            f"{topic_partition}: the truncation cannot be recorded in a loss receipt, because this"
+            " cluster has no unclean elections"
         )
 
 
@@ -135,9 +137,9 @@ class Truncator:
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
         """Return None if the truncation `step` may begin, else the pause before the next fetch. If
-        the partition has a loss receipt, first record the truncation in the receipt. If the
-        partition has no loss receipt, forbid a truncation of committed records. Also forbid the
-        truncation if the receipt cannot be read or written."""
+        an unclean election has left a loss receipt in ZooKeeper, add the truncated offsets to the
+        receipt. Without a loss receipt, a truncation of committed records may not begin. If the
+        receipt cannot be read or written, no truncation may begin."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

@@ -49,8 +49,8 @@ class TransactionVerifier(Protocol):
         producer_epoch: int,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode] | None:
-        """Return the result of `verify`, or None if it has to be awaited. Raises BrokerError if the
-        coordinator on this broker refuses to answer."""
+        """Return the result of `verify` if the result is known without waiting, else None. Raises
+        BrokerError if the coordinator on this broker refuses to answer."""
 
 
 class TransactionVerification:
@@ -86,7 +86,9 @@ class TransactionVerification:
     async def confirm(
         self, transactional_id: str, producer: Producer, keys: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Ask the coordinator. Return the error code of each partition that it does not confirm."""
+        """Ask the transaction coordinator whether the partitions `keys` are in the producer's
+        ongoing transaction. Return an error code for each partition that the coordinator does not
+        confirm."""
         started = self._clock.monotonic()
         try:
             found = await self.verifier.verify(
@@ -125,9 +127,10 @@ class TransactionVerification:
     async def of_partition(
         self, partition: Partition, transactional_id: str, producer: Producer
     ) -> Verification | None:
-        """Return the guard for a batch without sequences. If the guard is neither EXEMPT nor None,
-        first ask the coordinator to confirm the transaction. Raises BrokerError with the
-        coordinator's error code if the coordinator does not confirm the transaction."""
+        """Return the guard (see `Verification`) for a transactional batch without sequences. If the
+        guard is EXEMPT or None, no verification is needed. Otherwise first ask the coordinator to
+        confirm the transaction. Raises BrokerError with the coordinator's error code if the
+        coordinator does not confirm the transaction."""
         key = partition.topic_partition
         guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
         if guard is not None and guard is not EXEMPT:

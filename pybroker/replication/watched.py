@@ -9,7 +9,7 @@ class PartitionWatcher(Protocol):
     """Waits for the next change of a partition."""
 
     def partition_changed(self) -> None:
-        """Called once, at the next change of the watched partition."""
+        """Called once: at the first change of the partition after the call of `Watched.watch`."""
 
 
 class Watched:

@@ -99,7 +99,8 @@ class Acceptor:
         self._resume()
 
     def place_free(self) -> None:
-        """Accept connections again if they wait because `delay_s` returned None."""
+        """Resume accepting if it stopped because `delay_s` returned None. Call this when there may
+        be room for another connection."""
         if self._needs_place:
             self._needs_place = False
             self._resume()

@@ -233,9 +233,9 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return for how long (s) the connection has been idle at `now` (monotonic s). It is not
-        idle while a request is unanswered, or while bytes move at least at
-        `ServerLimits.read_bytes_per_second_min`. Must be called periodically."""
+        """Return for how long (s) the connection has been idle at `now` (monotonic s). An
+        unanswered request, or a transfer at `ServerLimits.read_bytes_per_second_min` or faster,
+        makes the connection busy. Call this periodically, to measure the transfer."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._is_idle() else 0
         taken_bytes = self._unsent_then - unsent_bytes
@@ -373,8 +373,8 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def _write_ready(self) -> None:
-        """Queue the ready responses for `_flush`, in order, up to the first response that is not
-        ready."""
+        """Pass the responses to `_write`, in the order of the requests. Stop at the first response
+        that is not ready."""
         unanswered = self._unanswered
         while unanswered:
             first = unanswered[0]

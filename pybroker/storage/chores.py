@@ -48,10 +48,9 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """`starts` has the present log start offset of each log, `known` the checkpointed log start
-    offsets. Write the leader epoch file of each undamaged log whose offset differs between `starts`
-    and `known`. Call this before the offsets in `starts` are checkpointed. Waits for the disk.
-    Raises StorageError."""
+    """Write the leader epoch file of each undamaged log whose log start offset differs from the
+    checkpointed one. `starts` has the present log start offsets, `known` the checkpointed log start
+    offsets. Call this before `starts` is checkpointed. Waits for the disk. Raises StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()

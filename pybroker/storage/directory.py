@@ -178,7 +178,8 @@ class LogDirectory:
             return None
         except CorruptionError as error:
             raise UnusableDirectory(
-                f"{error}; restore the file, or remove it if the data is this broker's"
+                f"{error}; restore the file; if the log directory belongs to this broker, you may"
+                " delete the file instead"
             ) from error
         except StorageError as error:
             raise UnusableDirectory(str(error)) from error
@@ -354,8 +355,8 @@ class LogDirectory:
         must have left the ISR and the eligible leader replicas (KIP-966).
 
         Store durably the boot id, the list `family` of the remaining log directories, and
-        `incarnation` (see `in_use`). Then remove the file in which the operator accepts losses.
-        Raises StorageError. If the disk was full, `settle_due` repeats the call.
+        `incarnation` (see `in_use`). Then remove the file that lists the losses accepted by the
+        operator. Raises StorageError. If the disk was full, `settle_due` repeats the call.
         """
         self._due = boot_id, incarnation, family
         self.settle_due()

@@ -227,8 +227,8 @@ class DirectorySet:
         return meta.Family(members, revision)
 
     def accepted(self) -> set[str]:
-        """Return the losses that the operator accepts: paths or ids of log directories, and
-        partitions. Raises StorageError."""
+        """Return the log directories (paths or ids) and the partitions whose loss the operator
+        accepts. Raises StorageError."""
         words = [word for each in self.usable() for word in each.accepted_losses()]
         return {*words, *normalized(words)}
 
@@ -279,7 +279,8 @@ class DirectorySet:
             )
 
     def forget_accepted(self) -> None:
-        """Remove the files in which the operator accepts losses. Raises StorageError."""
+        """Remove the file `pybroker.accept-loss` from each usable log directory. Raises
+        StorageError."""
         for directory in self.usable():
             directory.forget_accepted_losses()
 

@@ -34,9 +34,9 @@ class Ending:
         self._closed: set[TopicPartition] = set()
 
     def shares(self) -> list[Sequence[Log]]:
-        """Return all logs in groups. Several threads may call `end` at the same time if each passes
-        a different group. Also sync each log directory that contains new logs: without this sync, a
-        power loss could remove the new logs. Waits for the disk."""
+        """Split all logs into groups, and return the groups. Several threads may call `end` at the
+        same time, each with a different group. `shares` also syncs each log directory that contains
+        new logs: without this sync, a power loss could remove the new logs. Waits for the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]

@@ -22,8 +22,9 @@ from pybroker.storage.segments import Segments
 
 
 def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> str | None:
-    """Return a text about the first batch whose leader epoch contradicts `history`; None if none
-    does. The check reads only the batches at the start offsets of epochs, and the last batch."""
+    """Return a text about the first batch whose leader epoch contradicts `history`. Return None if
+    no batch contradicts `history`. The check reads only the last batch and, for each start offset
+    of an epoch, the batch at this offset and the batch before it."""
     entries = history.entries
     expected = [
         (offset, entry.epoch)

@@ -24,8 +24,8 @@ class HasEnd(Protocol):
 
 
 class EpochFile:
-    """The leader epochs of one log. Changes stay in memory until `persist`, in any thread, writes
-    them to the file."""
+    """The leader epochs of one log. Changes stay in memory until `persist` writes them to the file.
+    Any thread may call `persist`."""
 
     __slots__ = (
         "_begins_only",

@@ -53,8 +53,8 @@ class IndexTable:
         return state
 
     def _note_size(self, size: int) -> tuple[int, bytearray]:
-        """Record the number of entries in a file of `size` bytes, unless this number is known
-        already. Return the number, and the bytes of the entries that are only in memory."""
+        """If the number of entries in the file is still unknown, derive it from the file's size,
+        `size` bytes. Return this number, and the bytes of the entries that are only in memory."""
         if self._state[0] < 0:
             self._state = (size // self._entry.size, self._state[1])
         return self._state
@@ -127,7 +127,7 @@ class IndexTable:
 
     def floor(self, key: int, *, field: int = 0, cached_only: bool = False) -> int:
         """Return the number (counted from 0) of the last entry whose field `field` is at most
-        `key`; -1 if there is none. The entries must be sorted by this field as well."""
+        `key`; -1 if there is none. The entries must be sorted by the field `field`."""
         written, tail = self._loaded()
         size = self._entry.size
         unpack = self._entry.unpack_from

@@ -64,12 +64,13 @@ class Known:
     - `floor_offset`: all records below this offset were written. A log that ends earlier is
       damaged.
     - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
-    - `same_boot`: the machine was not booted again since a broker last used this log, and the disk
-      did not fail. So no written bytes are lost.
-    - `lost_power`: the machine was shut down or lost power since a broker last used this log.
-      `same_boot` and `lost_power` are both False if the log directory contains no boot id.
+    - `same_boot`: the machine has not rebooted since a broker last used this log, and the disk did
+      not fail. So no written bytes are lost.
+    - `lost_power`: the machine has rebooted or lost power since a broker last used this log.
     - `accepts_loss`: the operator accepts the loss of all records from the first corrupt range on.
     - `checks_all`: recovery also checks the batches below the recovery point.
+
+    If the log directory contains no boot id, `same_boot` and `lost_power` are both False.
     """
 
     clean: bool = False
@@ -153,9 +154,9 @@ def _open(
     known: Known,
     now_ms: int,
 ) -> Opened:
-    """Open the log. Recovery skips the batches that are intact according to `known`. Raises
-    StorageError. Raises CorruptionError if a skipped batch turns out to be corrupt during this
-    call."""
+    """Open the log. Recovery does not check the batches that are intact according to `known`, for
+    example the batches below the recovery point. Raises StorageError. Raises CorruptionError if one
+    of the unchecked batches is found to be corrupt."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -255,8 +256,8 @@ class _Loader:
 
     def write_anew(self) -> None:
         """Copy each segment file that has records above the recovery point, sync the copy, and
-        rename it over the original. After a failed sync, the bytes of the original may be in memory
-        only."""
+        rename the copy over the original. Call this after a sync of the log has failed: bytes of
+        the original may then be in memory but not on the disk."""
         # After a failed sync the kernel may treat bytes as written that never reached the disk.
         # They can be read while they are in memory, but another sync does not write them.
         durable = self._known.recovery_point or 0

@@ -386,8 +386,8 @@ class Log:
         self._owner.lower(self.topic_partition, end)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records, even of a damaged log. The next record gets `offset`. Waits for the
-        disk."""
+        """Remove all records. A damaged log is usable again afterwards. The next record gets
+        `offset`. Waits for the disk."""
         if self._failure is not None:
             self._check_usable()
         with self._cutting(0):

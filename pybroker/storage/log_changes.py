@@ -14,8 +14,8 @@ from pybroker.model import TopicPartition
 
 
 class LogChanges:
-    """The notes about the changed partitions of a broker, in sets. Any thread may add, discard and
-    copy notes, because these operations are atomic."""
+    """The changed partitions of a broker, in one set for each kind of periodic work. Any thread may
+    change and copy the sets, because these operations are atomic."""
 
     __slots__ = ("_readers", "_touched", "doomed", "unflushed", "unsaved")
 
@@ -37,7 +37,8 @@ class LogChanges:
         self._touched[partition] = None
 
     def note_files(self, partition: TopicPartition) -> None:
-        """Note a change of the partition for the work that writes or removes files."""
+        """Add the partition to the sets `unflushed`, `unsaved` and `doomed`. The readers get no
+        note."""
         self.unflushed.add(partition)
         self.unsaved.add(partition)
         self.doomed.add(partition)
@@ -65,7 +66,8 @@ class LogChanges:
         return reader
 
     def share(self) -> None:
-        """Move the new notes to all readers. Call it on the event loop only."""
+        """Remove all notes from `_touched`, and add them to `noted` of every reader. Call this
+        method on the event loop only."""
         touched = self._touched.copy()
         for partition in touched:
             self._touched.pop(partition, None)
@@ -74,8 +76,8 @@ class LogChanges:
 
     @contextmanager
     def noted(self, partition: TopicPartition) -> Iterator[None]:
-        """Wrap a change of the partition's log: the change is noted at the end, also after an
-        exception."""
+        """Return a context manager for code that changes the partition's log. At the end of the
+        `with` block it calls `note`, even if the block raises an exception."""
         try:
             yield
         finally:
@@ -83,7 +85,8 @@ class LogChanges:
 
 
 class ChangeReader:
-    """The notes for one kind of periodic work, which runs on the event loop."""
+    """Tells one kind of periodic work which partitions have changed. The work runs on the event
+    loop."""
 
     __slots__ = ("_changes", "noted")
 
@@ -93,7 +96,8 @@ class ChangeReader:
         """The partitions whose notes this reader has got, but not returned yet."""
 
     def take(self) -> list[TopicPartition]:
-        """Remove and return all notes, oldest first. Read the logs only after this call."""
+        """Remove and return all notes, oldest first. Call this before reading the changed logs, so
+        that no change is missed."""
         self._changes.share()
         taken = list(self.noted)
         self.noted.clear()
@@ -109,7 +113,8 @@ class ChangeReader:
 
 
 def take(noted: set[TopicPartition]) -> set[TopicPartition]:
-    """Remove and return all notes in the set. Read the logs only after this call."""
+    """Remove and return all partitions in the set. Call it before the logs are read. Otherwise a
+    change between the read and the call would be missed."""
     taken = noted.copy()
     noted.difference_update(taken)
     return taken

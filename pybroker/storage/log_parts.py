@@ -116,7 +116,8 @@ class LogParts:
 
 
 class Flushable(Protocol):
-    """The properties and methods of a log that the group commit uses."""
+    """The properties and methods of a log that `replication/group_commit.py` uses to sync the log
+    before the broker acknowledges appended records."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -167,8 +168,9 @@ class LogOwner:
             raise self.refuse(partition, error) from error
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
-        """An operation on the partition has failed with `error`, and the log is unchanged. Call
-        `refused` if the disk was full, else `failed`. Return the BrokerError to raise."""
+        """Report to the log manager that an operation on the partition has failed. The report is a
+        call of `refused` if the disk was full, else of `failed`. Return the BrokerError that the
+        caller has to raise."""
         tell = self.refused if isinstance(error, DiskFull) else self.failed
         tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -290,7 +290,7 @@ def rebuild_producers(
 def _replay(
     state: ProducerState, segment: Segment, start: int, seen_ms: int
 ) -> Iterator[AbortedTransaction]:
-    """Apply the batches of a segment from the offset `start` on to `state`. Yield a transaction
+    """Apply the segment's batches to `state`, beginning at the offset `start`. Yield a transaction
     index entry for each abort marker in these batches."""
     position = segment.locate(max(start, segment.base_offset))
     if position is None:

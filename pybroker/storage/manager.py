@@ -189,7 +189,7 @@ class LogManager:
 
     @property
     def gave_up(self) -> bool:
-        """Whether the operator accepted the loss of a log directory at this start of the broker."""
+        """Whether a log directory was given up at this start: the operator accepted its loss."""
         return bool(self._directories.given_up)
 
     @property
@@ -205,7 +205,7 @@ class LogManager:
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:
-        """Store `incarnation` in the log directories: a number that grows with each registration of
+        """Store `incarnation` in the log directories. This number grows with each registration of
         the broker in ZooKeeper. Before this call, all replicas in `suspects` must have left the ISR
         and the eligible leader replicas (KIP-966). Waits for the disk."""
         family = self._directories.family
@@ -239,7 +239,7 @@ class LogManager:
             self.unlock()
 
     def unlock(self) -> None:
-        """Release the locks. Without `shutdown` the next start recovers the logs. Idempotent."""
+        """Release the locks. If `shutdown` was not called, the next start recovers the logs."""
         self._directories.unlock()
 
     # -- partitions
@@ -351,8 +351,8 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition, *, is_replaced: bool = False) -> None:
-        """Close the log, and rename its directory to `*-stray`. Forget the replica's health, unless
-        a new copy follows (`is_replaced`). Waits for the disk. Raises StorageError."""
+        """Close the log and rename its directory to `*-stray`. Set the replica's health to WHOLE,
+        unless a new copy follows (`is_replaced`). Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)
@@ -478,7 +478,7 @@ class LogManager:
         return None if found is None else found.path
 
     def partitions_in(self, path: str) -> list[TopicPartition]:
-        """Return the partitions whose logs are in the log directory `path`, offline or not."""
+        """Return the partitions in the log directory `path`. The directory may be offline."""
         with self._lock:
             return [key for key, home in self._home.items() if home.path == path]
 

@@ -89,7 +89,7 @@ def decode_meta(data: bytes, path: str) -> Meta:
     try:
         properties = decode_properties(data.decode())
         if "version" not in properties:
-            raise ValueError("the file is incomplete, expected a line version=0")
+            raise ValueError("the file is incomplete: it has no line version=0")
         version = int(properties.pop("version"))
         broker_id = properties.pop("broker.id", None)
         return Meta(
@@ -148,8 +148,9 @@ def encode_boot(boot: Boot) -> bytes:
 
 
 def decode_family(data: bytes, path: str) -> Family:
-    """Return the content of the file `pybroker.directories` at `path`. Raises CorruptionError if
-    `data` is malformed."""
+    """Decode the file `pybroker.directories`: the ids and paths of one broker's log directories,
+    and the revision of this list. `path` is for error messages. Raises CorruptionError if `data` is
+    malformed."""
     try:
         content = json.loads(data)
         members = {str(row["id"]): str(row["path"]) for row in content["directories"]}

@@ -124,8 +124,9 @@ class ReplicaMove:
         """Prepare the move for a truncation of the log in use to `offset`. Call this before the
         truncation.
 
-        - If the copy has not replaced the original yet: the next step of the move also truncates
-          the copy. If the directory of the copy has its final name, the copy is marked as outdated.
+        - If the copy has not replaced the original yet: the next step of the move truncates the
+          copy to `offset`, too. If the directory of the copy already has its final name, the copy
+          is marked as outdated.
         - If the copy has replaced the original: the original is marked as outdated, if it is still
           on the disk.
 

@@ -165,8 +165,9 @@ class Opening:
         self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
-        """Return the upper limit for the partition's checkpointed offsets: its log end offset. A
-        damaged log has no limit (sys.maxsize), because the damage lowers its log end offset."""
+        """Return the upper limit for the partition's checkpointed offsets: the log end offset. For
+        a damaged log, return sys.maxsize (no limit): its log end offset is only the end of its
+        readable records."""
         log = self.opened[partition].log
         return sys.maxsize if log.damage is not None else log.log_end_offset
 

@@ -1,8 +1,9 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360). No I/O.
 
 The leader first checks a batch, without a change of the state, and then applies the batch.
-Followers and recovery only apply batches, so all replicas reach the same state. A transaction is
-undecided from its marker until the high watermark is above the marker.
+Followers and recovery only apply batches, so all replicas reach the same state. A transaction with
+a commit or abort marker stays in `undecided` until the high watermark is above the marker. Until
+then, the transaction holds back the last stable offset.
 """
 
 from __future__ import annotations
@@ -100,9 +101,10 @@ class CompletedTransaction(NamedTuple):
 class ProducerState:
     """The state of all producers of one partition.
 
-    Invariants: `open_transactions` has the `transaction_first_offset` of each open transaction as
-    key, in ascending order. `first_unstable` is the smallest first offset of all open and undecided
-    transactions; None if there are none. Any thread may read `first_unstable`."""
+    Invariants: the first offsets in `open_transactions` are in ascending order. `first_unstable` is
+    the smallest first offset of the transactions in `open_transactions` and in `undecided`; None if
+    both are empty. Any thread may read `first_unstable`.
+    """
 
     entries: dict[int, ProducerEntry] = field(default_factory=dict)
     open_transactions: OrderedDict[int, int] = field(default_factory=OrderedDict)
@@ -177,8 +179,8 @@ class ProducerState:
         guard: Verification | None = EXEMPT,
     ) -> RememberedBatch | None:
         """Return None if the producer may append the batch with this header. If the batch repeats
-        one of the producer's last five batches, return that batch. `guard` is the earlier result of
-        `verification`.
+        one of the producer's last five batches, return that batch. `guard` is the result of an
+        earlier call of `verification` for this batch.
 
         Raises BrokerError:
 
@@ -186,7 +188,8 @@ class ProducerState:
         - OUT_OF_ORDER_SEQUENCE_NUMBER: the sequences have a gap, or a new epoch does not begin with
           sequence 0. A batch of an unknown producer may have any sequence.
         - INVALID_TXN_STATE: the batch is not transactional, but the producer has an open
-          transaction; or the batch would begin a transaction, but its guard was removed.
+          transaction; or the batch would begin a transaction, but `guard` is None or is no longer
+          in `verifications`.
         - TRANSACTION_COORDINATOR_FENCED: the marker comes from a replaced coordinator.
         """
         entry = self.entries.get(header.producer_id)
@@ -248,8 +251,9 @@ class ProducerState:
             )
 
     def refuse(self, producer_id: int, epoch: int) -> None:
-        """Remove the producer's guard: the transaction coordinator says that the partition is not
-        in the producer's transaction. Keep a guard with a producer epoch above `epoch`."""
+        """Remove the producer's `Verification` (KIP-890): the transaction coordinator says that the
+        partition is not in the producer's transaction. Do nothing if the `Verification` has a
+        producer epoch above `epoch`."""
         found = self.verifications.get(producer_id)
         if found is not None and found.epoch <= epoch:
             del self.verifications[producer_id]
@@ -318,8 +322,8 @@ class ProducerState:
         return completed
 
     def decide(self, high_watermark: int) -> bool:
-        """Set the high watermark. Return whether the high watermark passed a transaction's
-        marker."""
+        """Remove from `undecided` each transaction whose marker is below `high_watermark`. Return
+        whether any transaction was removed."""
         undecided = self.undecided
         if not undecided or undecided[0].last_offset >= high_watermark:
             return False
@@ -343,13 +347,13 @@ class ProducerState:
         return high_watermark if first is None or first > high_watermark else first
 
     def stood_still_ms(self, now_ms: int) -> int:
-        """Return for how long (ms) an open or undecided transaction has held back the last stable
-        offset; 0 if there is none."""
+        """Return for how long (ms) a transaction has held back the last stable offset; 0 if no
+        transaction does."""
         return 0 if self.first_unstable is None else max(0, now_ms - self.unstable_since_ms)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """Return the transaction index entry of the aborted transaction `completed`. Call it right
-        after `apply` of its marker."""
+        """Return the transaction index entry of the aborted transaction `completed`. This method
+        must be called right after `apply` of the transaction's abort marker."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,
@@ -359,8 +363,8 @@ class ProducerState:
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove each producer that has not appended for `expiration_ms` and has no open
-        transaction. Also remove guards that are at least `expiration_ms` old. Return the number of
-        removed producers."""
+        transaction. Also remove each transaction guard (`Verification`, KIP-890) that is at least
+        `expiration_ms` old. Return the number of removed producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

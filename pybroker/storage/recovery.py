@@ -2,8 +2,9 @@
 
 - An incomplete last write (a torn tail) has no valid batch after it. Recovery cuts its bytes off,
   and saves them in a file beside the log.
-- A corrupt range was once written completely. Recovery does not cut it off, because records after
-  it may have been acknowledged. Until the log is repaired, it ends before the corrupt range.
+- A corrupt range was once written completely. Recovery does not cut the range off, because records
+  after the range may have been acknowledged. Until the log is repaired, readers get only the
+  records before the range.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class ScanEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The result of recovery: the segments up to a corrupt range (`damage`), the segments after it
-    (`unreachable`), and the length in bytes of the torn tail that was cut off."""
+    """The result of recovery. `damage` describes the first corrupt range of the log, if there is
+    one. `unreachable` are the segments after the corrupt range, and `segments` are all other
+    segments. `cut_bytes` is the length of the torn tail that was cut off."""
 
     segments: tuple[Segment, ...]
     damage: Damage | None = None
@@ -139,9 +141,9 @@ def _is_plausible_batch(file: File, position: int, size: int) -> bool:
 
 
 def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the base offset of batch A, which begins at `position`, is too high. It is too
-    high if the next batch B is valid, but begins below the end offset of A. `expected` is the end
-    offset of the batch before A; B is not valid if it begins below `expected`."""
+    """Return whether the base offset of batch A, which begins at `position`, is too high. The next
+    batch B proves this if B is valid, and B's base offset is at least `expected` and below the end
+    offset of A. `expected` is the end offset of the batch before A."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -223,12 +225,12 @@ def recover(
     visit: Visit,
     accepts_loss: bool = False,
 ) -> Recovered:
-    """Check a log from its recovery point on, rebuild its indexes, and cut off a torn tail.
+    """Check a log from its recovery point on, and cut off a torn tail.
 
     - `floor_offset`: a log that ends below this offset is damaged.
     - `gapless_from`: above this offset, segments must follow each other without a gap.
-    - `trusts_indexes`: the machine has been up since the last write. The index files are then kept,
-      and an invalid batch of full length counts as corrupt, not as torn.
+    - `trusts_indexes`: the machine has been up since the last write. Otherwise the index files are
+      rebuilt, and an invalid batch of full length may be a torn tail instead of a corrupt range.
     - `accepts_loss`: cut off all records from the first corrupt range on.
     """
     first = max(
@@ -274,8 +276,8 @@ def recover(
 
 
 def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> Recovered:
-    """Return the result for a log whose batches are all valid. A log that ends below `floor_offset`
-    is damaged."""
+    """Return the result for a log without damaged batches. If the log ends below `floor_offset`,
+    records are missing at its end, and the result has a Damage."""
     last = segments[-1]
     for segment in segments[:-1]:
         segment.seal()

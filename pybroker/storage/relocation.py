@@ -139,9 +139,10 @@ class Relocations:
             table.lock.release()
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
-        """Make the copy durable; it has already replaced the log. Then remove the old log from the
-        log directory `origin`. Waits for the disk. Raises BrokerError, StorageError. After an error
-        the old log is kept, and its directory is renamed to `*-stray`."""
+        """Complete a move whose copy is the partition's log already: make the copy durable, then
+        remove the old log from the log directory `origin`. Waits for the disk. Raises BrokerError,
+        StorageError. After an error the files of the old log are kept, and its directory is renamed
+        to `*-stray`."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None

@@ -128,8 +128,8 @@ class ReplicaHealth:
         return self[key] in LEGAL_MOVES[event]
 
     def allowing(self, event: Event) -> list[TopicPartition]:
-        """Return the replicas for which the event is legal now. WHOLE replicas are never
-        returned."""
+        """Return the replicas whose health allows the event now (see LEGAL_MOVES). Replicas with
+        the health WHOLE are never returned."""
         if not any(self._replicas.values()):
             return []
         return self.having(*LEGAL_MOVES[event])
@@ -146,9 +146,9 @@ class ReplicaHealth:
         seen: Health | None = None,
         damage: Damage | None = None,
     ) -> bool:
-        """Change the replica's health as LEGAL_MOVES says for the event. `damage` is the corrupt
-        range that was found. If `seen` is given and is no longer the replica's health, return False
-        without effect. Raises IllegalMove if the event is not legal for the replica."""
+        """Apply the event: the replica's new health is `LEGAL_MOVES[event][old health]`. Raises
+        IllegalMove if LEGAL_MOVES has no such entry. `damage` is the corrupt range that was found.
+        If the old health is not `seen` (None: any health), change nothing and return False."""
         with self._lock:
             before = self[key]
             if seen not in (None, before):
@@ -165,7 +165,8 @@ class ReplicaHealth:
             return True
 
     def forget(self, key: TopicPartition) -> None:
-        """Set the health of a replica to WHOLE, because it is deleted or newly created."""
+        """Drop the recorded health of a replica whose log is removed or newly created. The health
+        is then WHOLE."""
         with self._lock:
             self._set(key, self[key], Health.WHOLE)
 
@@ -180,7 +181,8 @@ class ReplicaHealth:
     # -- with the marks on the disk; each method waits for the disk, and raises StorageError
 
     def find(self, log: Log, *, is_suspect: bool) -> None:
-        """Set the health of a replica whose log the broker has opened at its start."""
+        """Determine the health of the replica with this log. Called once for each replica, at the
+        broker's start. `is_suspect`: a power loss or a disk failure may have removed records."""
         key = log.topic_partition
         if self._disk.exists(f"{log.directory}/{INCOMPLETE}"):
             self.move(key, Event.COPY_BEGUN)
@@ -207,11 +209,12 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Record that an incomplete replica may lead, and remove the mark of incompleteness from
-        the disk. Without effect on other replicas.
+        """Permit an incomplete replica to lead, and delete the file that marks its log as
+        incomplete. Without effect on other replicas.
 
-        Call this when the copy is complete. Also call it when the ISR is empty and the partition
-        has no eligible leader replica (KIP-966): an incomplete replica may then be elected.
+        Call this when the replica has copied all records of its leader. Also call this when the ISR
+        is empty and the partition has no eligible leader replica (KIP-966): an incomplete replica
+        may then be elected.
         """
         key = log.topic_partition
         seen = self[key]

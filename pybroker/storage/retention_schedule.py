@@ -35,8 +35,9 @@ class RetentionSchedule:
         return [key for key in found if self._log_of(key) is not None]
 
     def looked_at(self, key: TopicPartition, now_ms: int, busy: Container[TopicPartition]) -> None:
-        """Record that retention has checked this log at the time `now_ms` (ms since 1970). A log
-        that retention could not change, such as one in `busy`, is due again at once."""
+        """Record that retention has checked this log at the time `now_ms` (ms since 1970).
+        Retention skips a log that is in `busy` or that the log cleaner reads. The next call of
+        `due` returns the skipped log again."""
         log = self._log_of(key)
         if log is None:
             return

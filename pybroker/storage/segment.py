@@ -172,7 +172,8 @@ class Segment:
     # -- timestamps
 
     def first_timestamp(self) -> int:
-        """Return the largest timestamp of the first batch; -1 if the segment is empty."""
+        """Return the largest timestamp of the first batch; -1 if the segment is empty. Kafka uses
+        this timestamp, too, and not that of the first record."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
@@ -205,8 +206,8 @@ class Segment:
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
     def position_before_timestamp(self, timestamp_ms: int) -> int:
-        """Return the position of a batch. All records before this batch are older than
-        `timestamp_ms`."""
+        """Return the position of the batch at which a search for `timestamp_ms` can begin. All
+        records before this batch are older than `timestamp_ms`."""
         self._check_indexes(False)
         entry = self.times.floor(timestamp_ms - 1)
         if entry is not None and not self._is_true(entry):
@@ -472,8 +473,8 @@ class Segment:
         return [path for path in map(self._path, SegmentFile) if self._disk.exists(path)]
 
     def retire(self) -> None:
-        """Close the files for good, since the segment was replaced. Later reads raise
-        StorageError."""
+        """Close the files for good, after another segment has replaced this segment. Later reads
+        raise StorageError."""
         self._is_retired = True
         self.close()
 

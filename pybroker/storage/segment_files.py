@@ -1,9 +1,10 @@
 """Renames the files of a segment when the segment is deleted, and when the log cleaner replaces it.
 Both renames use the file suffixes of Apache Kafka.
 
-The log cleaner writes and syncs files `*.cleaned`, then renames them to `*.swap`, the file of
-batches last. After this last rename the replacement is decided: if the broker stops, its next start
-completes the replacement. Then the old files are removed, and the new files get their final names.
+The log cleaner writes and syncs the new files as `*.cleaned`. Then it renames them to `*.swap`. The
+last rename, of the file `*.log`, commits the replacement. If the broker stops after this rename,
+its next start completes the replacement. To complete a replacement, the old files are removed, and
+the new files get their final names.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def set_aside(segment: Segment, disk: Disk) -> None:
 
 
 def decide(directory: str, base_offset: int, disk: Disk) -> None:
-    """Rename the synced files `*.cleaned` of a new segment to `*.swap`, durably."""
+    """Rename the synced files `*.cleaned` of a new segment to `*.swap`, durably. If the broker
+    stops after that, its next start completes the replacement of the old segments."""
     for kind in (*_SIDES, _LOG):
         path = f"{directory}/{segment_file(base_offset, kind)}"
         if disk.exists(path + CLEANED_SUFFIX):
@@ -76,9 +78,9 @@ def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Di
 
 
 def complete_at_start(directory: str, disk: Disk, names: Collection[str]) -> bool:
-    """Complete each replacement that has a file `*.log.swap`. Remove all files `*.cleaned`, and the
-    files `*.swap` of other replacements. `names` are all files in the log's `directory`. Return
-    whether any file was changed. Raises StorageError."""
+    """Complete each replacement of segments that has a file `*.log.swap`. Remove all files
+    `*.cleaned`, and the files `*.swap` of each segment without a file `*.log.swap`. `names` are all
+    files in the log's `directory`. Return whether any file was changed. Raises StorageError."""
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not unfinished:
         return False

@@ -25,8 +25,9 @@ def is_due(
     age_ms: int,
 ) -> bool:
     """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
-    batches that are still to be written to the segment `active`. `age_ms` is the time since this
-    segment began; it is used if records have no timestamps. The age limit is segment.ms less
+    batches that are still to be written to the segment `active`. The age of `active` is the largest
+    timestamp in `batch` less the first timestamp in `active`. If one of these timestamps is
+    missing, the age is `age_ms`, the time since `active` began. The age limit is segment.ms less
     `jitter_ms`."""
     if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
         return True
@@ -56,7 +57,8 @@ NO_ROOM: Final = Room(-1, -1, -1)
 
 
 def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
-    """Return the limits within which a batch certainly needs no segment after `active`."""
+    """Return the limits for batches in the segment `active`. A batch within these limits certainly
+    needs no new segment."""
     first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
     free_entries = min(
         (config.segment_index_bytes - active.offsets.table.size_bytes) // OFFSET_ENTRY.size,
@@ -100,8 +102,9 @@ class SegmentRoll:
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
         """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
-        batches that are still to be written to the active segment. If the result is False, `room`
-        has the limits for the next batches."""
+        batches that are still to be written to the active segment. If the result is False, the
+        attribute `room` has limits: the next batches need no new segment if they are within the
+        limits."""
         room = self.room
         if (
             active.size + pending_bytes + batch.size <= room.size_bytes

@@ -19,9 +19,10 @@ class Segments:
     """The segments of one log, sorted by base offset. An open log has at least one; the last one is
     the active segment. Methods may raise StorageError.
 
-    One thread changes the segments, but any thread may call `sync`, and the log cleaner calls
-    `replace` in its own thread. A reader in another thread keeps the tuple of segments with which
-    it began."""
+    One thread makes all changes except `replace`, which the log cleaner calls in its own thread.
+    Any thread may call `sync`. A reader in another thread keeps the tuple of segments with which
+    the reader began.
+    """
 
     __slots__ = (
         "_changes",
@@ -165,7 +166,8 @@ class Segments:
             self._disk.sync_dir(self._directory)
 
     def _has_gap_before(self, offset: int) -> bool:
-        """Return whether compaction has removed the batch with the offset before `offset`."""
+        """Return whether compaction has left no batch from `offset - 1` on in the segment that
+        covers `offset - 1`."""
         before = self.from_offset(offset - 1)[0]
         try:
             return before.base_offset < offset and before.locate(offset - 1) is None

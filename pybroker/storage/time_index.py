@@ -18,7 +18,7 @@ ENTRY: Final = struct.Struct(">qi")
 
 class TimeEntry(NamedTuple):
     """An entry of the index: a timestamp in ms since 1970, and the last offset of the batch that
-    contains it."""
+    contains this timestamp."""
 
     timestamp: int
     last_offset: int

@@ -107,8 +107,8 @@ class TxnIndex:
         self.is_in_doubt = self._disk.exists(self.path)
 
     def confirm(self, expected: Sequence[AbortedTransaction]) -> None:
-        """Replace the entries by the `expected` ones, which were read from the markers of the
-        segment."""
+        """Set `is_in_doubt` to False. Rewrite the index if its entries differ from `expected`, the
+        aborted transactions according to the markers in the segment."""
         self.is_in_doubt = False
         if self.entries() != [*expected]:
             log.warning("transaction index rewritten path=%s entries=%d", self.path, len(expected))
@@ -130,8 +130,8 @@ class TxnIndex:
         self, from_offset: int, *, cached_only: bool = False
     ) -> Iterator[AbortedTransaction]:
         """Yield the entries whose marker is at `from_offset` or later, in the order of the markers.
-        Raises CorruptionError if one is damaged; with `cached_only` raises NotCached instead of
-        waiting for the disk."""
+        Raises CorruptionError if an entry is damaged. With `cached_only`, raises NotCached instead
+        of waiting for the disk."""
         file = self._opened()
         if file is None:
             return

@@ -73,7 +73,7 @@ class Cluster:
         given = {name: option_text(value) for name, value in (config or {}).items()}
         if refused := sorted(OWN_OPTIONS & given.keys()):
             raise ClusterError(
-                f"the cluster itself sets {', '.join(refused)}: leave it out of config"
+                f"the cluster itself sets {', '.join(refused)}: remove these options from `config`"
             )
         self._config = {**default_config(brokers), **given}
         self._environment = dict(environment or {})

@@ -23,12 +23,13 @@ class Side(Enum):
     OUT = "out"
 
     def of_target(self) -> frozenset[Direction]:
-        """Return the directions to cut in a proxy in front of the isolated broker."""
+        """Return the directions to cut in a proxy through which peers connect to the isolated
+        broker."""
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in a proxy through which the isolated broker connects to a
-        peer."""
+        """Return the directions to cut in a proxy in front of a peer. The isolated broker connects
+        to the peer through this proxy."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 

@@ -202,8 +202,9 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Forward data from `reader` to `writer` until the sender closes its side of the
-        connection. A cut also holds back this close."""
+        """Forward data from `reader` to `writer`. When the sender closes its side of the
+        connection, forward the close and return. During a cut, neither data nor a close is
+        forwarded."""
         while True:
             broken = False
             data = b""

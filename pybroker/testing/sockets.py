@@ -79,9 +79,9 @@ _chosen: Final = _Choice(f"/tmp/pybroker-ports-{os.getuid()}")
 
 def free_ports(count: int) -> list[int]:
     """Return `count` different ports of 127.0.0.1 on which no process listens. All are below the
-    system's range for outgoing connections. This process reserves the latest 3,000 ports that it
-    has chosen, until it ends. No other call in any process of the same user returns a reserved
-    port."""
+    system's range for outgoing connections. This process reserves each returned port. The
+    reservation ends when this process ends, or after this process has chosen 3,000 more ports. No
+    other call in any process of the same user returns a reserved port."""
     return [free_row(1) for _ in range(count)]
 
 

@@ -121,8 +121,8 @@ class Api:
         return 2 if self.is_flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:
-        """Return the response header version for this API version: 1 if it is flexible (tagged
-        fields), else 0. Always 0 for ApiVersions."""
+        """Return the response header version for this API version: 1 if the API version is flexible
+        (has tagged fields), else 0. Always 0 for ApiVersions."""
         if self.key is ApiKey.API_VERSIONS:
             return 0
         return 1 if self.is_flexible(version) else 0

@@ -77,8 +77,8 @@ class _DecoderCompiler:
         self.pending: list[tuple[str, str]] = []
 
     def structure(self, message_class: type[Message]) -> str:
-        """Write the code that decodes a `message_class`. Return the name of the variable with the
-        result."""
+        """Append to `self.source` the statements that decode a `message_class`. Return the name of
+        the variable that holds the decoded message."""
         target = self.source.variable("m")
         self.source.line(f"{target} = new({self.source.constant(message_class)})")
         tagged = []
@@ -126,8 +126,9 @@ class _DecoderCompiler:
             self.source.dedent()
 
     def length(self, letter: str) -> None:
-        """Write the code that decodes a length or an element count into `n`, -1 for null. It is a
-        varint in flexible versions; in other versions, `letter` is the `struct` format."""
+        """Generate the code that decodes a length or an element count into the variable `n`. `n` is
+        -1 for null. The number is a varint in flexible versions. In other versions it has the
+        `struct` format `letter`."""
         if self.flexible:
             self.flush()
             self.uvarint("n")
@@ -137,8 +138,8 @@ class _DecoderCompiler:
             self.flush()
 
     def records_length(self) -> None:
-        """Write the code that decodes the length of record batches into `n`. For flexible versions
-        only: the length is a varint."""
+        """Generate the statements that read the length of record batches and assign it to `n`. Only
+        for flexible versions, in which the length is a varint."""
         self.flush()
         for line in (
             "n = data[p]",
@@ -161,9 +162,10 @@ class _DecoderCompiler:
         self.source.line("else: p += 1")
 
     def nullable(self, attribute: str, allowed: bool, name: str) -> None:
-        """Write the code for a negative length `n`, and begin the `else` branch, which the caller
-        continues. If null is `allowed`, the written code sets `attribute` to None for -1, and
-        raises MalformedInput for a lower length. If not, it raises MalformedInput."""
+        """Generate the code that handles a negative length `n`, up to the line `else:`. The caller
+        generates the code of the `else` branch. If null is `allowed`, the generated code sets
+        `attribute` to None for the length -1, and raises MalformedInput below -1. If null is not
+        `allowed`, the generated code raises MalformedInput for every negative length."""
         source = self.source
         source.line("if n < 0:")
         source.indent()
@@ -278,7 +280,7 @@ class _DecoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Move the fields in `pending` to the source text, as one `struct` call."""
+        """Generate one `struct` call that decodes all fields in `pending`, and clear `pending`."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

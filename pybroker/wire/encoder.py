@@ -50,7 +50,8 @@ class _EncoderCompiler:
         self.out = "out"
 
     def structure(self, target: str, message_class: type[Message]) -> None:
-        """Write the code that encodes the `message_class` in the variable `target`."""
+        """Write the source code that encodes a message of `message_class`. `target` is the name of
+        the variable that contains the message."""
         tagged = []
         for field in wire_fields(message_class):
             attribute = f"{target}.{field.name}"
@@ -159,13 +160,14 @@ class _EncoderCompiler:
         self.uvarint(variable)
 
     def uvarint(self, variable: str) -> None:
-        """Write the code that encodes the number in a variable as an unsigned varint."""
+        """Generate the code that encodes a number as an unsigned varint. The generated variable
+        named `variable` has the number."""
         self.source.line(f"if {variable} < 128: {self.out}.append({variable})")
         self.source.line(f"else: {self.out} += uvarint({variable})")
 
     def array(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that encodes `attribute`, an array: the element count, then the elements.
-        `name` is for error messages."""
+        """Append source lines that encode an array: the element count, then the elements.
+        `attribute` is the expression of the array. `name` is for error messages."""
         source, wire = self.source, field.wire
         items, count = source.variable("items"), source.variable("n")
         source.line(f"{items} = {attribute}")
@@ -194,8 +196,8 @@ class _EncoderCompiler:
         source.dedent()
 
     def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
-        """Write the code that encodes the `tagged` fields of the structure in the variable
-        `target`, sorted by tag. A field with its default value is omitted."""
+        """Append source lines that encode the `tagged` fields, in order of their tags. `target` is
+        the variable that holds the message. The lines omit a field that has its default value."""
         source = self.source
         if not tagged:
             source.line(f"{self.out}.append(0)")

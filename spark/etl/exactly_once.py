@@ -57,7 +57,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of an attempt, without the list of its files."""
+    """The result of one attempt to write the files of a run, without the list of these files."""
 
     schema: Json
     rows_read: int | None

@@ -83,9 +83,10 @@ class Job:
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Execute runs until the output has all records that existed before the first run. With
-        `until_ms` (since 1970), each partition ends before its first record with this timestamp or
-        later. Yield the result of each run. There is at least one result."""
+        """Execute runs until the output has all records that existed before the first run. If
+        `until_ms` (ms since 1970) is not None, reading stops in each partition before the first
+        record with this timestamp or later. Yield the result of each run. There is at least one
+        result."""
         goal = self._all_new_records(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
@@ -112,8 +113,9 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if a replay did not read all records that the committed run had read.
-        `old` is the run's present commit, and `written` is the result of the replay."""
+        """Raise OutputError if the replay of a run did not read all records that the run had read
+        before. `old` is the commit that the replay is to replace. `written` is the result of the
+        replay."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
@@ -129,7 +131,7 @@ class Job:
             return  # the old run did not count its records
         if written.rows_read is not None and written.rows_read < old.rows_read:
             raise OutputError(
-                f"run {old.seq} cannot be repeated without losing rows of its result: it read"
+                f"run {old.seq} cannot be repeated without losing rows of its result: the run read"
                 f" {old.rows_read} records, but compaction (cleanup.policy) has left only"
                 f" {written.rows_read} of them; the old result is unchanged"
             )

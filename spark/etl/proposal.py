@@ -105,7 +105,8 @@ def reached(goal: Snapshot, done: Snapshot) -> bool:
 
 
 def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the offset ranges that the log no longer had when the snapshot was taken."""
+    """Return the parts of the snapshot's ranges that were below the log start offset when the
+    snapshot was taken."""
     return tuple(
         (item.topic, item.partition, item.start, min(item.log_start, item.end))
         for item in snapshot.ranges()

@@ -58,7 +58,8 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
     untyped = [field.name for field in schema.fields if isinstance(field.dataType, NullType)]
     if untyped:
         raise SinkError(
-            f"the column {', '.join(untyped)} is always null and has no type: cast it to a type"
+            f"these columns are always null and have no type: {', '.join(untyped)}; "
+            "cast them to a type"
         )
     binary = [name for name in sink.partition_by if isinstance(schema[name].dataType, BinaryType)]
     if binary:

@@ -118,7 +118,7 @@ class Store:
         if found.job != owner.job:
             raise OutputError(
                 f"{self.output} is the output of the job {found.job}, not of {owner.job}; "
-                "set another sink.path for each job"
+                "give each job its own sink.path"
             )
         if found != owner:
             raise OutputError(

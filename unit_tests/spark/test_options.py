@@ -201,8 +201,8 @@ def test_a_wrong_choice_of_partitions_is_refused(options: dict[str, str], fault:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"startingOffsets": "latest"}, "startingOffsets must be earliest or JSON: latest would"),
-        ({"endingOffsets": "earliest"}, "endingOffsets must be latest or JSON: earliest would"),
+        ({"startingOffsets": "latest"}, "startingOffsets must be earliest or JSON: with latest,"),
+        ({"endingOffsets": "earliest"}, "endingOffsets must be latest or JSON: with earliest,"),
         ({"startingOffsets": "soon"}, "startingOffsets must be earliest or JSON such as"),
         ({"startingOffsets": '{"orders":{"0":-1}}'}, "latest offset (-1) for orders-0"),
         ({"endingOffsets": '{"orders":{"0":-2}}'}, "earliest offset (-2) for orders-0"),

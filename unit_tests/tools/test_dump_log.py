@@ -245,7 +245,7 @@ def test_value_with_a_wrong_length_for_its_decoder_is_refused(
 ) -> None:
     path = segment(tmp_path, (None, b"text"))
     _, _, err = dumped(capsys, "--files", path, "--value-decoder-class", "LongDecoder")
-    assert err == "LongDecoder expects a key or value of 8 bytes, but a record has 4 bytes\n"
+    assert err == "LongDecoder expects a key or value of 8 bytes, found 4 bytes\n"
 
 
 def test_records_of_an_old_message_format_are_refused(

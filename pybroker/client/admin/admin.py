@@ -307,8 +307,9 @@ class Admin:
     async def delete_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Delete groups without members, with their committed offsets. Return None for each deleted
-        group, else the error. Raises Closed if the client is not open."""
+        """Delete groups and their committed offsets. A group that has members is not deleted.
+        Return None for each deleted group, and the error for each other group. Raises Closed if the
+        client is not open."""
         return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def remove_members(

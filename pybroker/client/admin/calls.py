@@ -116,7 +116,7 @@ class Calls:
         *,
         repeatable: bool = True,
     ) -> dict[TopicPartition, T | ClientError]:
-        """Return partition -> the value that `ask` gets from its leader, or the error."""
+        """Return, by partition, the value that `ask` gets from the leader, or the error."""
         self.check_opened()
         return await ask_leaders(
             self.cluster, partitions, ask, deadline=self.deadline(timeout_ms), repeatable=repeatable
@@ -192,8 +192,8 @@ class Calls:
 
 
 def controller_moved(answers: Iterable[tuple[int, str | None]]) -> None:
-    """Raise ResponseError if one of these (error code, message) results is NOT_CONTROLLER. A broker
-    that returns this error has changed nothing."""
+    """Raise ResponseError if a result in `answers`, (error code, message), has the code
+    NOT_CONTROLLER. A broker that answers NOT_CONTROLLER has changed nothing."""
     for code, sentence in answers:
         if code == ErrorCode.NOT_CONTROLLER:
             raise ResponseError(ErrorCode.NOT_CONTROLLER, broker_sentence=sentence or "")

@@ -87,11 +87,12 @@ async def committed_offsets(
         connection: Connection, _: Node, chosen: tuple[str, ...], timeout_s: float
     ) -> dict[str, GroupOffsets | ClientError]:
         version = connection.version_of(ApiKey.OFFSET_FETCH)
-        if version < (STABLE_VERSION if require_stable else ALL_VERSION):
+        needed = STABLE_VERSION if require_stable else ALL_VERSION
+        if version < needed:
+            purpose = "require_stable" if require_stable else "all offsets of a group"
             raise UnsupportedByBroker(
                 f"the broker supports OffsetFetch up to version {version}, but the call "
-                f"needs version {ALL_VERSION} or above to list all offsets of a group, "
-                f"and version {STABLE_VERSION} or above with require_stable"
+                f"needs version {needed} or above for {purpose}"
             )
         several = version >= SEVERAL_GROUPS_VERSION
         requests = [chosen] if several else [(group,) for group in chosen]

@@ -190,10 +190,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the three offsets in `answers`: the log start offset, the last stable offset and the
-    high watermark. A new leader may have answered a later request with a smaller offset. So a last
-    stable offset below the log start offset is replaced with the log start offset. A high watermark
-    below one of these two offsets is replaced with the larger of the two."""
+    """Return the offsets in `answers`: the log start offset, the last stable offset and the high
+    watermark. A new leader may have answered a later request with a smaller offset. So each offset
+    that is smaller than an offset before it in this order is raised to that offset."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

@@ -38,8 +38,9 @@ ALL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id in the list of its coordinator. `coordinator` is a broker id. `state` has
-    the name that Kafka gives it, for example "Ongoing"."""
+    """A transactional id in the list that a coordinator returns. `coordinator` is the broker id of
+    the coordinator. `state` is Kafka's name for the state of the transaction, for example
+    "Ongoing"."""
 
     transactional_id: str
     coordinator: int
@@ -122,9 +123,9 @@ async def list_transactions(
     *,
     timeout_ms: int | None,
 ) -> TransactionList:
-    """Return the transactional ids of all brokers, sorted, that are in one of `states` and have one
-    of `producer_ids` (empty: any). If `duration_ms` is 0 or more, return only ids whose transaction
-    has been open for longer than that."""
+    """Ask all brokers for their transactional ids, and return them sorted. `states` and
+    `producer_ids` are filters; an empty filter matches all ids. If `duration_ms` is 0 or more,
+    return only ids whose transaction has been open for longer than `duration_ms`."""
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),

@@ -86,9 +86,9 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation in which this member got its partitions. Only a leader that reads
-        the subscription in version 0 or 1 needs it. In later versions the subscription itself has
-        the generation."""
+        """Return the generation in which this member got its partitions, as bytes. From version 2
+        on, the subscription has a field for the generation. In versions 0 and 1, the generation is
+        only in the user data."""
         return _GENERATION.pack(self._generation)
 
     def assign(

@@ -75,9 +75,10 @@ class Committer:
         """Return the offset to commit for each partition when the consumer closes.
 
         `in_hand` has partition -> offset of the first record that the application may not have
-        processed. For a partition in `in_hand`, the result has this offset. For any other
-        partition, the result has the position. A partition in `in_hand` is left out of the result
-        if the application has called `commit` for the partition at its present position.
+        processed. For a partition outside `in_hand`, the result has the consumer's position. For a
+        partition in `in_hand`, the result has the offset from `in_hand`. Exception: if the
+        application has called `commit` for a partition in `in_hand` since the position last
+        changed, the result lacks this partition.
         """
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():

@@ -101,7 +101,7 @@ def forgets_member_id(code: ErrorCode) -> bool:
 
 
 def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientError:
-    """Return the exception for an error code with the reaction GIVE_UP."""
+    """Return the exception for a final error code (`Next.GIVE_UP`)."""
     match code:
         case ErrorCode.FENCED_INSTANCE_ID:
             return FencedInstance(

@@ -73,8 +73,7 @@ class Group:
         self.committer.commit_if_due()
 
     def wait_at_most_s(self, limit_s: float) -> float:
-        """Return the maximum time in seconds for which a call may wait before it calls `attend`
-        again. The result is at most `limit_s`."""
+        """Return the time in seconds until `attend` has to be called again, at most `limit_s`."""
         if self.session.due():
             return 0.0
         due_s = self.committer.due_in_s(self._cluster.clock.monotonic())
@@ -82,8 +81,8 @@ class Group:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Return a context manager for a call that reads. While it is open, max.poll.interval.ms
-        does not run out."""
+        """Return a context manager for a consumer call that returns records. While its `with` block
+        runs, max.poll.interval.ms does not run out."""
         self._member.reading = True
         try:
             yield

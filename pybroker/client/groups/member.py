@@ -162,8 +162,8 @@ class Membership:
             self._heartbeats = self._tasks.start(self._beat(), "heartbeats")
 
     def take(self) -> JoinResult | None:
-        """Return the result of the last completed join; None if there is none, or an earlier call
-        has returned it."""
+        """Return the result of the last completed join. Return None if no join has completed since
+        the previous call."""
         joined, self.joined = self.joined, None
         return joined
 
@@ -398,8 +398,8 @@ class Membership:
         return min(self._options.heartbeat_interval_ms / 1_000, self._cluster.pause_s(self._missed))
 
     def _poll_time_left_s(self) -> float:
-        """Return the seconds that remain of max.poll.interval.ms since the last call that reads. At
-        0 the member leaves the group."""
+        """Return the time in seconds until the member leaves the group because the application
+        reads no records (max.poll.interval.ms)."""
         limit = self._options.max_poll_interval_ms / 1_000
         return limit if self.reading else limit - (self._cluster.clock.monotonic() - self.last_read)
 

@@ -79,11 +79,11 @@ class Turnstile:
 class GroupOffsets:
     """The committed offsets of a consumer's group.
 
-    `identity_at_call` is called when the application calls `commit`. It returns the member's
-    identity (None: no member). `identity_now` is called before each request, and gets the identity
-    that `identity_at_call` returned. It returns the member's present identity, or raises
-    CommitFailed if the identity has changed. `refused` is called if the coordinator rejects the
-    request.
+    `identity_at_call` returns the member's identity (None: no member). It is called when the
+    application calls `commit`. `identity_now` is called before each request, with the result of
+    `identity_at_call` as its argument. `identity_now` returns the member's present identity, or
+    raises CommitFailed if the identity has changed. `refused` is called if the coordinator rejects
+    the request.
     """
 
     def __init__(
@@ -284,9 +284,9 @@ class GroupOffsets:
         problem: ClientError,
         reason: ClientError,
     ) -> None:
-        """Wait before the next attempt. If no time is left, raise DeadlinePassed. `problem` is
-        the error of the last attempt. `reason` is the error that the message of DeadlinePassed
-        names."""
+        """Wait before the next attempt. If no time is left, raise DeadlinePassed. `problem` is the
+        error of the last attempt. `reason` is the error for the message of DeadlinePassed:
+        `problem`, or the error of an earlier attempt if the deadline cut the last attempt short."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"

@@ -1,11 +1,12 @@
 """The rebalance work that a consumer does in the application's own calls.
 
-`attend` runs in calls that read. Only `attend` and `close` change the assigned partitions. So the
-partitions of returned records stay assigned until the application's next call. If the application
-does not read for max.poll.interval.ms, the member leaves the group.
+`attend` runs in calls of the application that read records. Only `attend` and `close` change the
+assigned partitions. So the partitions of returned records stay assigned until the application's
+next call. If the application reads no records for max.poll.interval.ms, the member leaves the
+group.
 
     eager:        release all partitions -> join -> read the assigned partitions
-    cooperative:  join, keeping all -> release those that move -> join again
+    cooperative:  join and keep all partitions -> release the partitions that move -> join again
 """
 
 from __future__ import annotations

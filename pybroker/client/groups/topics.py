@@ -30,8 +30,8 @@ class RebalanceListener:
         position than the committed offset."""
 
     def on_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """Called before the member releases these partitions. Finish and commit their records
-        here."""
+        """Called before the member releases these partitions. Finish processing their records here,
+        and commit the offsets."""
 
     def on_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
         """Called when the member has already lost these partitions: other members may read them,

@@ -34,8 +34,9 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A part of a range whose records differ from those that were counted. `records` is the number
-    of records that were read. It can equal the counted number, if only the offsets differ."""
+    """A part of a range that has other records than at the creation of the range. `counted` is the
+    count at the creation. `records` is the number of records that the part has now. If `records`
+    equals `counted.records`, only the offsets differ."""
 
     counted: Counted
     records: int
@@ -107,9 +108,9 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return the parts that end at or before `position`, and whose records differ from those
-        that were counted. A part is returned only once. The caller must have added all batches
-        below `position`."""
+        """Compare each part that ends at or before `position` with the count of the part. Return
+        the parts that differ; a later call does not return them again. The caller must have added
+        all batches below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []

@@ -79,8 +79,8 @@ class Patience:
 
 
 class _Doubtful(ClientError):
-    """A problem that may be temporary. If the problem lasts, the reading raises the error in the
-    attribute `failed`."""
+    """A problem that may be temporary. If the problem lasts, the reader raises the error that is
+    stored in the attribute `failed`."""
 
     retriable = True
 
@@ -98,7 +98,7 @@ class _NothingYet(ClientError):
 class RangeFetcher:
     """The fetcher of one range. With `fail_on_data_loss` missing records are an error. Otherwise
     the fetcher goes on: `lost` has the offsets that no longer exist, and `compacted` has the parts
-    whose records differ from those that were counted."""
+    of the range whose records are no longer those that were counted when the range was created."""
 
     def __init__(
         self,
@@ -174,9 +174,10 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """First check the range for more serious faults; this check may raise RangeFailed. Then
-        report the parts that differ from their counts: with `fail_on_data_loss` raise RangeFailed,
-        otherwise add the parts to `compacted`. Parts with lost offsets are skipped."""
+        """Check the range for more serious faults; this check may raise RangeFailed. Then report
+        each part of the range whose records differ from the counted records, except parts with lost
+        offsets. With `fail_on_data_loss`, raise RangeFailed for the first such part. Otherwise add
+        the parts to `compacted`."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -446,8 +447,8 @@ class RangeFetcher:
             self._bare_since = epoch, now
         if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:
             raise _NothingYet(
-                f"the leader returned no records from offset {cursor.position} on, although they"
-                f" are readable up to offset {end}"
+                f"the leader returned no records from offset {cursor.position} on, although the"
+                f" offsets below {end} are readable"
             )
         cursor.gaps.append((cursor.position, cursor.end))
         cursor.skip_to(cursor.end)

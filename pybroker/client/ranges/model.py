@@ -61,7 +61,7 @@ class PartitionRange:
 
 
 class RangeFault(enum.Enum):
-    """Why a range cannot be read as it was when it was created."""
+    """The reason why a range cannot be read with exactly its original records."""
 
     AGED_OUT = "aged out"
     """The log start offset is above the start of the range: retention or DeleteRecords deleted
@@ -82,8 +82,8 @@ class RangeFault(enum.Enum):
 
 
 class RangeFailed(ClientError):
-    """A range cannot be read as it was when it was created. `reason` tells why. `offset` is the
-    first offset that cannot be read."""
+    """The records of a range cannot be read, or are not those that the range had when it was
+    created. `reason` tells why. `offset` is the first offset that cannot be read."""
 
     def __init__(
         self, topic_partition: TopicPartition, offset: int, reason: RangeFault, text: str

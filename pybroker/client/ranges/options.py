@@ -24,8 +24,8 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """Return (consumer options, times for which problems are tolerated). `options` have Kafka's
-    names, in upper or lower case and with or without the prefix `kafka.`. The option
+    """Return the consumer options, and for how long each kind of problem is tolerated. `options`
+    have Kafka's names, in upper or lower case and with or without the prefix `kafka.`. The option
     kafkaConsumer.pollTimeoutMs is also allowed. A value in `fixed` overrides the value of the same
     option in `options`. Raises ConfigError with all invalid options."""
     given: dict[str, object] = {}

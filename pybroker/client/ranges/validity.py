@@ -1,8 +1,9 @@
 """The check whether a range can still be read as it was when it was created.
 
 - Records are lost if the log start offset is above the start of the range.
-- The topic was recreated if its topic id is not the one in the range. If the range has no topic
-  id, the topic was recreated if the partition's leader epoch is now lower than in the range.
+- The topic was recreated if its topic id is not the one in the range.
+- A range without a topic id is checked by leader epoch: the topic was recreated if the partition's
+  leader epoch is now lower than the leader epoch in the range.
 - An unclean election truncated the range if, in the leader's log, the range's leader epoch ends
   before the end of the range.
 

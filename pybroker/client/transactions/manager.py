@@ -164,8 +164,9 @@ class TransactionManager:
     # For the producer
 
     async def start(self, deadline: Deadline) -> None:
-        """Get the producer id and the next epoch, which fences earlier producers and ends their
-        open transaction. Raises TransactionError, DeadlinePassed."""
+        """Get the producer id and the next epoch by InitProducerId. This request fences earlier
+        producers with the same transactional id, and ends their open transaction. Raises
+        TransactionError, DeadlinePassed."""
         async with self._calls:
             await self._new_epoch(deadline)
             self._become(State.READY)

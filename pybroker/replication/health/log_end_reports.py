@@ -32,8 +32,9 @@ _Report = tuple[uuid.UUID, LogEndReport]
 
 
 class LogEndReports:
-    """While `loop` runs, writes a report to ZooKeeper for each orphaned partition with a replica on
-    this broker. The report contains the replica's log end offset."""
+    """While `loop` runs, writes to ZooKeeper the log end offset of each replica on this broker
+    whose partition is orphaned. A partition is orphaned if it has no leader, no in-sync replica and
+    no eligible replica."""
 
     def __init__(
         self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
@@ -103,8 +104,9 @@ class LogEndReports:
             self._told.update(reports)
 
     def _report_of(self, key: TopicPartition) -> _Report | None:
-        """Return the report that is due for the partition. Return None if the partition is not
-        orphaned, the same report is already written, or the broker's incarnation is unknown."""
+        """Return the report to write for the partition, with the topic id. Return None if the
+        partition has a leader, an in-sync replica or an eligible replica. Also return None if this
+        report is already written, or if the broker's incarnation number is unknown."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):

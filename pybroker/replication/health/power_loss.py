@@ -79,9 +79,10 @@ class PowerLoss:
     async def step_aside(
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
-        """Remove these suspect replicas from the ISR and from the eligible replicas. `reason`
-        appears in log lines and loss receipts. Raises CoordError. After an error the broker must
-        not register."""
+        """Remove the replicas `suspects` from the ISR and from the eligible replicas (KIP-966). The
+        only replica of a partition is not removed. For this replica, a loss receipt in ZooKeeper
+        says which records may be lost. `reason` appears in log lines and loss receipts. Raises
+        CoordError. After an error the broker must not register."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]

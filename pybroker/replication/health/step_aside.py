@@ -1,5 +1,5 @@
-"""Removes a broker's own replica from the state of a partition: as leader, from the ISR, and from
-the eligible replicas. The removal is one conditional write of the state node in ZooKeeper."""
+"""Changes the state of a partition in ZooKeeper so that one broker is neither leader nor in-sync
+replica nor eligible replica. The change is one conditional write of the state node."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ or None to write nothing. Raises CoordError."""
 
 def without(state: PartitionState, broker_id: int) -> PartitionState | None:
     """Return `state` without this broker as leader, in-sync or eligible replica; None if the broker
-    has none of these roles. The leader epoch grows, by exactly 1, if the broker led, or if the new
-    state has no leader, no in-sync replica and no eligible replica."""
+    has none of these roles.
+
+    The leader epoch grows by 1 (never by 2) if at least one condition holds: the broker led; the
+    new state has neither a leader nor in-sync replicas nor eligible replicas.
+    """
     led = state.leader == broker_id
     if not led and broker_id not in state.isr and broker_id not in state.eligible:
         return None
@@ -56,9 +59,10 @@ class StepAside:
         the written state. Return None if nothing was written: `decide` returned None, a node is
         malformed, or the topic or state node does not exist.
 
-        If `raises_incarnation` is True, the same multi increases the broker's incarnation, its
-        number in ZooKeeper that grows with every registration. Then a fetch with the earlier
-        incarnation cannot add the replica to the ISR. Raises CoordError if all attempts fail.
+        If `raises_incarnation` is True, the ZooKeeper multi that writes the state also increases
+        the broker's incarnation. The incarnation is a number in ZooKeeper that also grows with each
+        registration of the broker. A fetch with an earlier incarnation cannot add the replica to
+        the ISR. Raises CoordError if all attempts fail.
         """
         try:
             return await repeat_conditional_write(

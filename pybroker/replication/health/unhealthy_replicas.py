@@ -6,7 +6,8 @@ in-sync or eligible replica.
 
 An incomplete replica is still copying the leader's log from the start, and may not lead. It is
 removed when a live broker has another in-sync or eligible replica. If the partition has no other
-in-sync or eligible replica, any other assigned replica on a live broker is enough.
+in-sync or eligible replica, the incomplete replica is removed when a live broker has any other
+assigned replica.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ while no other replica of the partition can replace it."""
 def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
-    """Return `state` without this broker as leader, in-sync or eligible replica. Return `state`
-    itself if the broker has none of these roles. Return None if no other in-sync or eligible
-    replica is on a `live` broker. With `live` None, all brokers count as live."""
+    """Return `state` without this broker as leader, in-sync replica or eligible replica (KIP-966).
+    If `state` does not name this broker, return `state` itself. In both cases return None instead
+    if no other in-sync or eligible replica is on a `live` broker. With `live` None, all brokers
+    count as live."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
@@ -66,9 +68,9 @@ class UnhealthyReplicas:
         raised: Callable[[int], None],
     ) -> None:
         """`live` returns the ids of the registered brokers; an empty collection means unknown.
-        `changed` is called after a replica has left its ISR. `raised` is called each time this
-        object has increased the broker's incarnation (its number in ZooKeeper that grows with every
-        registration), and receives the new incarnation."""
+        `changed` is called after a replica has left its ISR. The incarnation of a broker is a
+        number in ZooKeeper, which each registration increases. `loop` increases the number too, and
+        then calls `raised` with the new incarnation."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas

@@ -20,8 +20,8 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """The time from `begin` to `end` in ns between two recreations or data losses of a partition.
-    `name` is the suffix of the topic name."""
+    """One era of a partition (see the text of the module). `begin` and `end` are in ns. `name` is
+    appended to the topic name."""
 
     begin: float
     end: float
@@ -78,8 +78,9 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition under the name of the era that contains the time from `begin` to
-        `end`. Return None if no era contains all of this time."""
+        """Find the era (see `_Era`) that contains the whole time from `begin` to `end`. Return the
+        partition with the era's suffix appended to the topic name. Return None if there is no such
+        era."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -89,8 +90,8 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition under the name of its first era; None if `partition` is None, that
-        is, unknown."""
+        """Return the partition with the topic name that `split` gives to its first era. Return None
+        if the partition is unknown (None)."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -106,17 +107,18 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll with the partition name of its era. A poll that belongs to no era gets a
-        unique partition name, made from `number`. No rule then compares the poll's offsets with the
-        offsets of another poll."""
+        """Return the poll under the partition name of the poll's era. An era of a partition ends
+        when the topic is recreated, or, with `at_losses`, when a data loss is recorded. A poll that
+        belongs to no era gets a unique partition name, made from `number`. No rule then compares
+        the offsets of this poll with those of another poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition under the name of the life that its topic had at the time `at`. A
-        life lasts from the creation of a topic to its deletion. A data loss does not change the
-        name."""
+        """Return the partition with the topic name of one life: the life at the time `at`. A
+        life lasts from the creation of the topic to its deletion. A data loss does not begin a
+        new life."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

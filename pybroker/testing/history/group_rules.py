@@ -91,8 +91,8 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
 
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
-    """Check that OffsetFetch never returns a lower offset than a client knew to be committed when
-    the request was sent. There are two exceptions:
+    """Check OffsetFetch: once a client knows that an offset is committed, no later request may
+    return a lower offset. There are two exceptions:
 
     - a commit of the lower offset arrived late;
     - a replaced coordinator answered, because it had not noticed the end of its ZooKeeper session.
@@ -171,8 +171,8 @@ def committed_was_asked(history: History) -> Iterator[Violation]:
 
 
 def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
-    """Check that no commit of a generation succeeds if it was sent after a member had joined a
-    later generation."""
+    """Check that an old generation commits nothing: a commit must fail if any member of the group
+    had joined a later generation before the commit was sent."""
     highest: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for holding in history.groups.holdings:
         rows = highest[holding.group]

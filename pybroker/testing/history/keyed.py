@@ -62,8 +62,8 @@ class KeyedRead:
 
 @dataclass(slots=True)
 class Keyed:
-    """All operations on compacted topics. `delete_retention` is delete.retention.ms in ns, or 0 if
-    a clock jump during the run may remove tombstones at any time."""
+    """All operations on compacted topics. `delete_retention` is delete.retention.ms in ns. It is 0
+    if a clock jumps during the run, because brokers may then remove tombstones early."""
 
     sends: list[KeyedSend] = field(default_factory=list)
     reads: list[KeyedRead] = field(default_factory=list)

@@ -88,7 +88,10 @@ def _send(history: History, op: Op) -> None:
     if send is None:
         raise ValueError(f"no line of type invoke precedes this outcome: {op}")
     if send.ended:
-        raise ValueError(f"a second outcome of value {value}; the first is {send.outcome}: {op}")
+        raise ValueError(
+            f"a second outcome of value {value}, which already has the outcome {send.outcome!r}:"
+            f" {op}"
+        )
     send.outcome, send.ended = op["type"], op["t"]
     send.offset, send.error = op.get("off", -1), op.get("err", "")
 

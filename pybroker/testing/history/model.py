@@ -136,7 +136,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFiles:
-    """A partition in a broker's files at the end of the run. `producers` None means unknown."""
+    """The content of one replica's files at the end of the run. `producers` is the producer state
+    in the broker's memory; None if the broker does not run."""
 
     partition: TopicPartition
     broker: int
@@ -170,7 +171,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class ControllerTerm:
-    """The broker that became the controller with this controller epoch."""
+    """A controller epoch, and the broker that became the controller with this epoch."""
 
     epoch: int
     broker: int
@@ -277,9 +278,9 @@ class Processed:
 
 @dataclass(slots=True)
 class Commit:
-    """A group member's commit of `offset`, the offset of the next record to read. Without an
-    answer, `outcome` is "info". Then `ended` is the time when the member was killed, or 0 if it was
-    not killed."""
+    """A group member's commit of `offset`, the offset of the next record to read. The outcome
+    "info" means that the commit may or may not have been applied. `ended` is the time of the
+    answer, of the error, or of the member's kill. `ended` is 0 if none of these happened."""
 
     group: str
     client: str
@@ -318,7 +319,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTerm:
-    """A broker becomes the coordinator of the groups in a partition of __consumer_offsets."""
+    """The term of `broker` as the coordinator of the groups in one partition of __consumer_offsets.
+    The term begins at the time `at`."""
 
     partition: int
     broker: int
@@ -439,7 +441,8 @@ class History:
     keyed: Keyed = field(default_factory=Keyed)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
-        """Return the first read of each partition in `finals`, the reads at the end of the run."""
+        """Return one read for each partition: the first in `finals`, the reads at the end of the
+        run."""
         found: dict[TopicPartition, FinalRead] = {}
         for read in self.finals:
             found.setdefault(read.partition, read)

@@ -34,7 +34,7 @@ and `type` (the operation's phase or outcome):
                                                    the topic was created
     topic      info            name, replicas      partitions were added to the topic
     topic      invoke          name                the deletion of the topic was requested
-    loss       ok              tp, reason          a loss receipt was written
+    loss       ok              tp, reason          the cluster recorded a loss of records
     calm       ok              limit               the faults are over; the cluster must be
                                                        healthy after `limit` ns
     group      info            group, topics, partition (of the offsets' topic)
@@ -49,7 +49,9 @@ and `type` (the operation's phase or outcome):
     coordinator ok             partition, broker    the broker starts to coordinate the groups of
                                                     the partition of __consumer_offsets
 
-The leader epoch is -1 if the client library does not return it.
+`tp` is a partition, `v` the value of a record, `off` an offset, `err` an error. `eligible` has the
+eligible replicas outside the ISR (KIP-966). The leader epoch is -1 if the client library does not
+return it.
 """
 
 from __future__ import annotations

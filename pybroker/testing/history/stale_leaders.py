@@ -39,8 +39,9 @@ class StaleLeaders:
 
         - this leader was stale at the time of the answer;
         - the latest offset in the answer is above all offsets that clients knew to be committed
-          when this leader was replaced. The latest offset may be below offsets that were committed
-          later.
+          before this leader was replaced.
+
+        Records that the new leader committed may be missing: a stale leader does not have them.
         """
         return any(
             answer.offset
@@ -80,15 +81,16 @@ class StaleLeaders:
         return found
 
     def _highest_committed(self, partition: TopicPartition, time: int) -> int:
-        """Return the highest offset that a client knew to be committed before `time` (ns), UNKNOWN
-        if there is none."""
+        """Return the highest offset that clients already knew as committed before `time` (ns);
+        UNKNOWN if clients knew none."""
         times, tops = self._known.get(partition, ([], []))
         place = bisect_left(times, time)
         return tops[place - 1] if place else UNKNOWN
 
 
 def _plain_name(partition: TopicPartition) -> TopicPartition:
-    """Return the partition under its plain topic name, without the suffix of an era (`eras.py`)."""
+    """Return the partition under the topic name of the cluster, without the suffix that
+    `eras.split` adds."""
     topic, index = partition
     return topic.partition(PAST)[0], index
 

@@ -39,8 +39,8 @@ _READ_RULES: Final[tuple[Callable[[History], Iterator[Violation]], ...]] = (
 
 
 def atomic(history: History) -> Iterator[Violation]:
-    """Check the reads of read_committed consumers at the end of the run: of each transaction they
-    find all records or none."""
+    """Check that read_committed consumers find all records of a transaction, or none of them, at
+    the end of the run."""
     for transaction, visible, hidden in _visible_and_hidden(history):
         if visible and hidden:
             text = f"of {len(visible) + len(hidden)} records {len(visible)} can be read"

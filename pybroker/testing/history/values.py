@@ -1,5 +1,6 @@
-"""The record values of workloads, as `name:incarnation:counter:checksum`. Each value is unique. The
-checksum also covers the partition, so a record in the wrong partition is detected."""
+"""The values of the records that workloads send, as `name:incarnation:counter:checksum`. The first
+three parts are the fields of `Identity`. Each value is unique. The checksum also covers the
+partition, so a record in the wrong partition is detected."""
 
 from __future__ import annotations
 
@@ -45,16 +46,15 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the operations under this partition name belong to no era. `eras.split` gives
-    such a name to an operation that may have happened before or after the end of an era: before or
-    after the topic was recreated, or before or after a data loss."""
+    """Return whether this partition name was made by `eras.split` for operations that belong to no
+    era. An era of a partition ends when the topic is recreated or loses data. An operation that may
+    have happened before or after this end belongs to no era."""
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether this partition name was made by `eras.split`. `split` gives new names to all
-    operations of an earlier era: the time before a deletion of the topic or a data loss. Operations
-    that belong to no era get such names, too."""
+    """Return whether `eras.split` made this partition name, and not the application. The plain
+    name, which only the last era keeps, gives False."""
     return PAST in partition[0]
 
 

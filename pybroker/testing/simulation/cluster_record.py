@@ -102,8 +102,9 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return the partitions to which producers send numbered values: those of `alive`, without
-        internal topics and the compacted topic."""
+        """Return the partitions under load: the partitions to which producers send numbered values.
+        These are the partitions of `alive`, except those of internal topics and of the compacted
+        topic."""
         return [
             each
             for each in self.alive()

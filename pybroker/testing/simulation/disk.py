@@ -149,8 +149,7 @@ class SimDisk:
         return path, bit
 
     def flipped(self) -> list[str]:
-        """Return the paths of the files in which a bit that `flip` has changed still has the wrong
-        value."""
+        """Return the paths of the files that still have a wrong bit because of `flip`."""
         there = [
             node
             for (_, place), (node, right, wrong) in self._flipped.items()

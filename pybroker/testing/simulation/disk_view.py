@@ -175,9 +175,9 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Write as many of the first bytes of `data` as fit on the disk, and return their number.
-        Call this after a write of `data` failed with ENOSPC. If all of `data` fits, a fault caused
-        the ENOSPC: write nothing, and return 0."""
+        """Call this after a write of `data` failed with ENOSPC. If the disk is full, write the
+        first bytes of `data` that still fit, and return their number. If the disk has room for all
+        of `data`, an injected fault raised the ENOSPC: write nothing, and return 0."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0

@@ -100,8 +100,8 @@ def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
     """Yield faults that end the ZooKeeper session of a broker (coordinator, controller or leader)
-    while the broker's link to ZooKeeper is slow. So a write of the broker may arrive after another
-    broker has replaced it."""
+    while the broker's link to ZooKeeper is slow. A write of the broker may then reach ZooKeeper
+    after another broker has taken over the role."""
     victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
     victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
     at = rng.uniform(0, options.faults_s / 4)

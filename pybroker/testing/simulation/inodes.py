@@ -87,8 +87,8 @@ class FileNode:
             self.pending.clear()
 
     def forget_pending(self) -> None:
-        """Drop the pending changes, as Linux does after a failed sync: they never become durable,
-        but processes see them until the next boot."""
+        """Give up the pending changes: they never become durable, as on Linux after a failed sync.
+        Processes still see the changes until the next boot."""
         self.pending.clear()
 
     def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
@@ -121,7 +121,8 @@ class FileNode:
                     _apply(self.durable, part)
 
     def _pierce(self, rng: random.Random) -> None:
-        """Make the new length of the file durable, but only random sectors of the written bytes."""
+        """Make the new length of the file durable. Make only random sectors of the written bytes
+        durable."""
         for change in self.pending:
             if isinstance(change, Cut):
                 _apply(self.durable, change)
@@ -134,9 +135,9 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """At random, make durable or drop each change of the length and each sector of a write.
-        If a truncation is dropped, bytes that it removed may reappear after the end of later
-        writes."""
+        """Decide at random, for each change of the length and for each sector of a write, whether
+        it becomes durable or is dropped. If a truncation is dropped, the bytes that it removed stay
+        in the file. They may then follow the bytes of later writes."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -190,8 +191,8 @@ class Renaming(NamedTuple):
     """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make this rename, creation or deletion durable. Do nothing if a later change of the name
-        of the same file is already durable."""
+        """Make this rename, creation or deletion durable. Do nothing if a later change is already
+        durable that renamed, deleted or replaced the same file or directory."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -220,8 +221,8 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the durable name of the node, because change `number` gives the name to another node.
-    Earlier changes of the node's name can no longer become durable."""
+    """Remove the durable name of `node`. Change `number` gives the name to another node. Changes of
+    the name of `node` with a lower number can no longer become durable."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
@@ -260,7 +261,8 @@ class DirectoryNode:
         self.pending.clear()
 
     def nodes(self) -> Iterator[FileNode | DirectoryNode]:
-        """Yield all files and directories below this directory that running processes see."""
+        """Yield the files and directories that running processes see below this directory, at any
+        depth."""
         for node in self.entries.values():
             yield node
             if isinstance(node, DirectoryNode):

@@ -115,13 +115,12 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """Check doubted replicas again after they have rejoined the ISR. A doubted replica must
-        first have been outside the ISR at a moment when its broker ran. `running` has the replicas
-        on running brokers.
+        """Remove a replica from `_doubted` when it has left the ISR and rejoined it. `_doubted` has
+        the replicas whose disk may have lost data. `running` has the replicas on running brokers.
 
-        If a replica was outside the ISR only while its broker was down, it stays doubted: the
-        leader may have added it back because of fetch requests that the broker had sent before it
-        stopped.
+        The replica must have been outside the ISR while its broker was running. Otherwise the
+        leader may have added the replica back because of fetch requests that the broker had sent
+        before it stopped.
         """
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
@@ -198,8 +197,8 @@ class Invariants:
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """Check that at least min.insync.replicas replicas have all records below the leader's high
-        watermark. A replica that is closed, deleted or doubted counts as if it had these records.
-        It is doubted if its disk may have lost data."""
+        watermark. A replica counts as if it had these records if it is closed or deleted, or if its
+        disk may have lost data."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -45,8 +45,8 @@ class Harm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a fault. A seed draws it from `least` to `most`; `usual` applies if a schedule
-    omits it."""
+    """A parameter of a fault. A random value is between `least` and `most`. The value is `usual` if
+    a schedule omits the parameter."""
 
     name: str
     usual: float

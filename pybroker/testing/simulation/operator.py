@@ -41,9 +41,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the paths of all lost log directories, if the broker has taken an empty directory at
-    one of these paths offline. Otherwise return an empty set. The empty directory stays offline
-    until the operator accepts the loss."""
+    """Return the paths of all lost log directories and of their replacements; an empty set if there
+    is no replacement. A replacement is an empty directory at the path of a lost directory. The
+    broker keeps a replacement offline until the operator accepts the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -52,8 +52,9 @@ def _replaced_directories(broker: SimBroker) -> set[str]:
 
 
 def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
-    """Return broker id -> log directories and partitions whose loss the operator must accept. The
-    loss of a partition must be accepted if all its in-sync and eligible replicas have lost data."""
+    """Return broker id -> the log directories and partitions whose loss the operator must accept.
+    The loss of a partition must be accepted if every in-sync replica and every eligible replica
+    (KIP-966) has lost data."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -92,8 +93,9 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
-    """Kill the broker, and write the names into its file `pybroker.accept-loss`. At its next start
-    the broker reads the file and accepts the loss of what it names."""
+    """Kill the broker, and write `names` (log directories and partitions) into its file
+    `pybroker.accept-loss`. At its next start the broker reads the file and accepts the loss of
+    these log directories and partitions."""
     assert broker.rooms is not None
     path = f"{broker.rooms.logs.usable_directories[0]}/{ACCEPTED_LOSS}"
     broker.machine.kill()

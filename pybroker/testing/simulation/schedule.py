@@ -181,7 +181,7 @@ def parse(text: str) -> Schedule:
         except (ValueError, ScheduleError) as error:
             raise ScheduleError(f"line {number}, {line.strip()!r}: {error}") from error
     if not seed:
-        raise ScheduleError("the line with the seed is missing, such as: seed 17")
+        raise ScheduleError("the line with the seed is missing; add a line such as: seed 17")
     return Schedule(seed, Options(**options)).with_events(events)  # type: ignore[arg-type]
 
 

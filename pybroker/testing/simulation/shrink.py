@@ -1,5 +1,6 @@
-"""Reduces a failing simulation schedule to a small one that fails in the same way. Random streams
-depend on the seed, so most of a run stays the same when faults are removed."""
+"""Reduces a failing simulation schedule to a small one that fails in the same way. If faults are
+removed from a schedule, most of its run stays the same, because the other random choices depend
+only on the seed."""
 
 from __future__ import annotations
 

@@ -184,7 +184,8 @@ class Simulation:
         *args: Any,
         name: str | None = None,
     ) -> Application[T]:
-        """Start `main(*args)` as a process on its own machine, named `name`."""
+        """Start `main(*args)` as a process on its own machine. `name` is the name of the
+        machine."""
         machine = self.cluster.machine(name or f"application-{len(self._applications) + 1}")
         application = Application(machine, lambda: main(*args), self)
         self._applications.append(application)
@@ -245,7 +246,7 @@ class Simulation:
             loop.pause()
 
     def resume(self, broker: int) -> None:
-        """Send SIGCONT to a broker: it continues after `pause`."""
+        """Send SIGCONT to a broker that was stopped by `pause`."""
         loop = self._broker(broker).machine.loop
         if loop is not None:
             loop.resume()

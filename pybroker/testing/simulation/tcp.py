@@ -213,7 +213,7 @@ class ConnectedSocket(SocketBase):
     # interface for the application
 
     def open(self) -> None:
-        """Give the socket a file descriptor: the application uses it from now on."""
+        """Give the socket a file descriptor. The application uses the socket from now on."""
         self._descriptor = self.host.take_descriptor()
 
     def watch(self, reader: Callable[[], object] | None) -> None:
@@ -424,7 +424,8 @@ class ConnectedSocket(SocketBase):
         self._call_writer()
 
     def _reset_peer(self) -> None:
-        """Answer a packet for a closed socket with a reset, as soon as the peer can receive it."""
+        """Send a reset to the peer, because this socket is closed. While the network between the
+        two machines is cut or this machine is down, wait and try again."""
         if not self._is_telling:
             self._is_telling = True
             self._tell(_RETRY_S)

@@ -29,8 +29,8 @@ def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
 
 
 def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition | None:
-    """Return the broker's replica of the partition, None if the broker does not serve or has no
-    replica."""
+    """Return the broker's replica of the partition. Return None if the broker is stopped or still
+    starting, or if it has no replica of the partition."""
     running = cluster.brokers.get(broker)
     if running is None or running.app is None or not running.serves:
         return None

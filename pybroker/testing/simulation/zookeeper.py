@@ -289,8 +289,8 @@ class ZooKeeper:
 
     def _answer_resumption(self, forwarded: Forwarded, session: _Session | None) -> None:
         """Answer a Connect that resumes a session on a new connection. `session` is None if the
-        session has expired. The member may get the answer before it has applied earlier
-        transactions."""
+        session has expired. `forwarded.member` may get the answer while it lags behind the
+        leader."""
         if session is None:
             granted = Granted(0, 0)
         else:

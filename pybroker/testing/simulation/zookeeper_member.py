@@ -326,8 +326,8 @@ class Member:
             self._end_session(transaction.session_id)
 
     def grant(self, number: int, granted: Granted) -> None:
-        """Send the leader's answer to a Connect request. `number` is the number of the client's
-        connection."""
+        """Send `granted`, the leader's answer to a Connect request, to the client. `number` is the
+        number of the client's connection."""
         served = self._served.get(number)
         if served is None:
             return

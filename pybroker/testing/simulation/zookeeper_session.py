@@ -485,9 +485,9 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader now, and again six times in each session timeout. If requests wait
-        and ZooKeeper is silent for too long, break the connection instead. Never break a new
-        connection (`is_fresh`)."""
+        """Send a sync, and schedule the next call: six calls in each session timeout. If requests
+        wait and ZooKeeper is silent for too long, break the connection instead of sending a sync.
+        Never break a new connection (`is_fresh`)."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

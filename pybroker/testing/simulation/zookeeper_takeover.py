@@ -44,8 +44,9 @@ async def end_session(
 
 
 def _close_when_granted(heard: asyncio.Future[bool], wire: Wire, message: object) -> None:
-    """Close the session when the member grants it. The future `heard` gets True when the session
-    has ended, and False if this member does not serve."""
+    """Handle a message of a ZooKeeper server. If the server grants the session, close the session.
+    Otherwise set `heard`: False if the server has closed the connection, True if the session has
+    ended."""
     if isinstance(message, Granted) and message.session_id:
         wire.send(CloseSession())
     elif not heard.done():

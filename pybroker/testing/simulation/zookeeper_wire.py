@@ -1,4 +1,5 @@
-"""The messages between a client and a member of the simulated ZooKeeper, and their connection."""
+"""The messages and the connection (`Wire`) between a client and a member of the simulated
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -169,8 +170,8 @@ class Wire:
         self.up.send(message)
 
     def close(self, *, lose: bool) -> None:
-        """Close the connection as the client. Data in transit to the client is lost. With `lose`,
-        data in transit to the member is lost too. Idempotent."""
+        """Close the connection from the client's side. Data in transit to the client is lost. With
+        `lose`, data in transit to the ZooKeeper server is lost too. Idempotent."""
         if self.down.closed:
             return
         self.down.close()
@@ -181,8 +182,10 @@ class Wire:
             self.up.send(Signal.END)
 
     def close_by_server(self, *, silently: bool) -> None:
-        """Close the connection as the member, after the member's earlier messages have arrived.
-        With `silently` the client is not notified."""
+        """Close the connection from the side of the ZooKeeper member. Data in transit to the member
+        is lost. If `silently` is True, data in transit to the client is lost too, and the client is
+        not notified. Otherwise the client is notified after the member's earlier messages have
+        arrived."""
         self.up.close()
         if silently:
             self.down.close()

@@ -1,6 +1,6 @@
-"""Transactions and idempotent producers: InitProducerId (22), versions 0-4, AddPartitionsToTxn
-(24), versions 0-4, AddOffsetsToTxn (25) and EndTxn (26), versions 0-3, WriteTxnMarkers (27),
-versions 0-1, TxnOffsetCommit (28), versions 0-3.
+"""Transactions and idempotent producers: InitProducerId (22), versions 0-4; AddPartitionsToTxn
+(24), versions 0-4; AddOffsetsToTxn (25) and EndTxn (26), versions 0-3; WriteTxnMarkers (27),
+versions 0-1; TxnOffsetCommit (28), versions 0-3.
 
 - Change in version 1 of all APIs but WriteTxnMarkers: the client itself pauses for the throttle
   time (KIP-219).

@@ -73,7 +73,8 @@ class ApiProducer:
         await self._producer.close()
 
     async def identify(self, *, keep: bool = False) -> None:
-        """Do nothing: `start` and `end` get the epochs."""
+        """Do nothing: `start` gets the first producer epoch, and the producer gets later epochs by
+        itself."""
 
     def begin(self) -> None:
         """Begin a transaction. Raises ClientError."""
@@ -83,7 +84,7 @@ class ApiProducer:
         """Do nothing: the producer adds partitions by itself."""
 
     async def add_offsets(self, group: str) -> None:
-        """Do nothing: the producer adds groups by itself."""
+        """Do nothing: `Producer.send_offsets` adds the group to the transaction."""
 
     async def end(self, *, is_commit: bool) -> None:
         """Commit or abort the transaction. Raises ClientError. The attribute `definite` of this

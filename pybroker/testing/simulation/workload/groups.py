@@ -1,5 +1,5 @@
-"""Simulated consumer groups: members that join, process records, commit, pause, crash, leave and
-return, and clients that request committed offsets."""
+"""Simulated consumer groups. Members join, process records, commit, pause, crash, leave and return.
+Clients outside of the groups request committed offsets."""
 
 from __future__ import annotations
 

@@ -48,9 +48,9 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """A producer with a transactional id. Two of these clients share each id. When the faults are
-    over (`shared.is_even`), one of the two stops, and the other one no longer leaves transactions
-    open."""
+    """A producer with a transactional id. Two clients share each transactional id. Once
+    `shared.is_even` is set, the client with `is_spare` stops, and the other client leaves no
+    transaction open."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
@@ -189,8 +189,8 @@ class _TransactionalClient(Client):
         transaction: Transaction,
         partitions: Sequence[TopicPartition],
     ) -> None:
-        """Add the partitions to the transaction, at random all at once or one by one, and write a
-        batch to each partition."""
+        """Add the partitions to the transaction, all at once or one by one (a random choice), and
+        write a batch to each partition."""
         if self.rng.random() < 0.5:
             await producer.add_partitions(partitions)
         for partition in partitions:
@@ -327,8 +327,8 @@ class LoopClient(_TransactionalClient):
         self._hold(producer)
 
     def _hold(self, producer: AnyProducer) -> None:
-        """Record that the group now belongs to this client alone. The group has no members, so the
-        producer epoch stands for the generation."""
+        """Record that only this client uses the group now. A group without members has no
+        generation: the producer epoch is recorded in its place."""
         self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
 
     async def _seek_to_committed(self, consumer: Consumer) -> None:
@@ -466,8 +466,8 @@ def _committed_consumer(client: Client, group: str, **more: Any) -> Consumer:
 
 
 def loop_groups(options: WorkloadOptions, name: str) -> list[str]:
-    """Return the transactional id of each `LoopClient`, which is also the name of its consumer
-    group."""
+    """Return the consumer groups of the `LoopClient`s. A group's name is also the transactional id
+    of the group's clients."""
     return [f"{name}-loop-{number}" for number in range(options.loops)]
 
 
@@ -490,7 +490,7 @@ def transactional_clients(shared: Shared, name: str) -> list[Client]:
 
 
 def clients_of_loops(shared: Shared, name: str) -> list[Client]:
-    """Return a client for each consumer group of `LoopClient`s. It requests their offsets."""
+    """Return a client for each group of `LoopClient`s. The client requests the group's offsets."""
     found = list[Client]()
     for group in loop_groups(shared.options, name):
         partition = partition_of(group, shared.options.offsets_partitions)
