@@ -472,13 +472,19 @@ class PartitionLog(Protocol):
         """
 
     def append(
-        self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
+        self,
+        records: Sequence[KeyValue],
+        timestamp_ms: int,
+        producer: Producer | None = None,
+        *,
+        is_awaited: bool = True,
     ) -> int:
         """Append `records`, at least one, as one batch, and return the next offset. The ISR must be
         large enough for acks=all. This method does not wait until the in-sync replicas have the
         batch (see `committed`), and never yields to the event loop. `timestamp_ms` (since 1970) is
         the timestamp of every record. If `producer` is given, it must be a result of `verified`,
-        and the batch is part of the producer's transaction.
+        and the batch is part of the producer's transaction. If `is_awaited` is False, the append
+        does not end the waiting fetches of followers: they get the batch with their next records.
 
         Raise BrokerError NOT_ENOUGH_REPLICAS or MESSAGE_TOO_LARGE; INVALID_PRODUCER_EPOCH or
         INVALID_TXN_STATE if the producer may not append; and the errors listed at `PartitionLog`.

@@ -207,13 +207,19 @@ class LiveShard(Generic[C]):
         self._check()
         return producer
 
-    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
+    def append(
+        self,
+        records: Sequence[KeyValue],
+        producer: Producer | None = None,
+        *,
+        is_awaited: bool = True,
+    ) -> int:
         self._check()
         if not records:
             return self._source.end_offset
         now_ms = self._dependencies.clock.wall_ms()
         try:
-            end = self._source.append(records, now_ms, producer)
+            end = self._source.append(records, now_ms, producer, is_awaited=is_awaited)
         except BrokerError as error:
             translated = client_error if producer is None else transactional_error
             raise translated(error) from error

@@ -93,9 +93,16 @@ class ShardContext(Protocol):
         (KIP-890). Return the producer to pass to `append`. Raises BrokerError with the codes of
         TxnOffsetCommit."""
 
-    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
+    def append(
+        self,
+        records: Sequence[KeyValue],
+        producer: Producer | None = None,
+        *,
+        is_awaited: bool = True,
+    ) -> int:
         """Append and replay the records without an await. Return the offset to pass to `committed`.
-        With a `producer` the records are part of its transaction.
+        With a `producer` the records are part of its transaction. `is_awaited` is False if no
+        request waits until the in-sync replicas have the records (see `PartitionLog.append`).
 
         Raises BrokerError if nothing was appended: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too
         few in-sync replicas), UNKNOWN_SERVER_ERROR (too large); with a `producer` the codes of

@@ -3,7 +3,8 @@ functions (`decisions.py`), appends the states that they return, and lets `marke
 
 The coordinator sends answers and markers only when the in-sync replicas have the state, because a
 marker must never contradict the state that the next coordinator loads. Until then further requests
-of the transactional id get CONCURRENT_TRANSACTIONS.
+of the transactional id get CONCURRENT_TRANSACTIONS. Only a complete state takes effect as soon as
+it is appended: the transaction's markers are written, so any coordinator will complete it.
 """
 
 from __future__ import annotations
@@ -18,18 +19,12 @@ from pybroker.applog.rate_limit import LogLimit
 from pybroker.background import BackgroundTask, Work
 from pybroker.coordinator.runtime.refusals import not_coordinator
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
-from pybroker.coordinator.transactions import decisions
+from pybroker.coordinator.transactions import decisions, records
 from pybroker.coordinator.transactions.commits import Commits
 from pybroker.coordinator.transactions.decisions import Fence, Init
 from pybroker.coordinator.transactions.dependencies import TransactionDependencies
 from pybroker.coordinator.transactions.entry import PARTITION_BYTES, Entry, size_of
 from pybroker.coordinator.transactions.markers import Completion
-from pybroker.coordinator.transactions.records import (
-    decode_key,
-    decode_value,
-    encode_key,
-    encode_value,
-)
 from pybroker.coordinator.transactions.states import IDLE, PREPARED, TransactionState
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
 from pybroker.deferred import Deferred
@@ -45,16 +40,14 @@ TOMBSTONES_BYTES_MAX: Final = 16_384
 PER_TURN: Final = 100
 """The number of timed-out transactions after which the coordinator yields to the event loop."""
 COMPLETE_AGAIN_S: Final = 1.0
-"""The pause (s) before the coordinator tries again to append the state of a completed
-transaction."""
+"""The pause (s) before the coordinator tries again to append a complete state."""
 BEGIN_WAIT_S: Final = 0.1
 """How long (s) a request that adds partitions waits for the end of the previous transaction. The
 value is the default of add.partitions.to.txn.retry.backoff.max.ms in Kafka 4. Kafka 3 instead
 refuses the request at once, and its clients repeat it after 20 ms. The previous transaction usually
 ends within some milliseconds."""
 _OTHER_PRODUCER_ERRORS: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
-"""The errors of a request by a producer that is not the current producer of the transactional
-id."""
+"""The errors for a producer that is not the current producer of its transactional id."""
 
 
 class TransactionCoordinator:
@@ -81,8 +74,7 @@ class TransactionCoordinator:
         (CompleteCommit or CompleteAbort) could not be appended yet. The coordinator tries again
         after a pause."""
         self._appended: tuple[bytes, Transaction] | None = None
-        """The encoded value of the last append with its state, so that `replay` need not decode
-        it."""
+        """The value of the last append, and its state: `replay` need not decode this value."""
         self._has_ended = False
 
     # called by the runtime
@@ -96,13 +88,13 @@ class TransactionCoordinator:
             self._apply(self._appended[1])
             return
         try:
-            transactional_id = decode_key(record.key)
+            transactional_id = records.decode_key(record.key)
             if transactional_id is None:
                 return
             if record.value is None:
                 self._entries.pop(transactional_id, None)
                 return
-            transaction = decode_value(transactional_id, record.value)
+            transaction = records.decode_value(transactional_id, record.value)
         except MalformedInput as error:
             log.error(
                 "transaction record ignored partition=%d offset=%d reason=%s",
@@ -178,13 +170,15 @@ class TransactionCoordinator:
         )
         if isinstance(decision, ErrorCode):
             raise BrokerError(decision)
+        previous = None if isinstance(decision, Fence) else decision.previous
+        stored = self._append_in_time(decision.transaction, previous=previous)
+        if stored is not None:
+            await stored
         if isinstance(decision, Fence):
-            await self._append_and_wait(decision.transaction, previous=None)
             raise BrokerError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
                 "the earlier producer's open transaction is being aborted; retry",
             )
-        await self._append_and_wait(decision.transaction, previous=decision.previous)
         log.debug("producer initialized transaction=%s", decision.transaction)
         return decision.transaction.producer
 
@@ -241,9 +235,9 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return the error code for each partition: NONE if the partition is in the producer's open
-        transaction. The answer follows from the last state whose record the in-sync replicas have.
-        All partitions get CONCURRENT_TRANSACTIONS while the record of the transaction's end is
-        appended but not replicated. The caller first makes sure that this broker is still the
+        transaction. The answer follows from the committed state (see `Entry`). All partitions get
+        CONCURRENT_TRANSACTIONS while the record of the transaction's end is appended but not
+        replicated. The caller first makes sure that this broker is still the
         coordinator (`ShardContext.confirm_current` or `is_certainly_current`)."""
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
@@ -318,26 +312,26 @@ class TransactionCoordinator:
             stored.add_done_callback(lambda _: timer.cancel())
         return stored
 
-    async def _append_and_wait(
-        self, transaction: Transaction, *, previous: ProducerIdAndEpoch | None
-    ) -> None:
-        stored = self._append_in_time(transaction, previous=previous)
-        if stored is not None:
-            await stored
-
-    def _append(self, transaction: Transaction) -> Deferred[None] | None:
-        """Append the state. Return None if the in-sync replicas have its record, else a Deferred
-        that is done when they do. Raises BrokerError."""
-        value = encode_value(transaction)
+    def _append(
+        self, transaction: Transaction, *, is_awaited: bool = True
+    ) -> Deferred[None] | None:
+        """Append the record of the state. If `is_awaited`, return a Deferred that is done when the
+        in-sync replicas have the record. Return None if they have it already, or if the record is
+        not awaited. Raises BrokerError."""
+        value = records.encode_value(transaction)
         self._appended = value, transaction
-        offset = self.context.append([KeyValue(encode_key(transaction.transactional_id), value)])
+        record = KeyValue(records.encode_key(transaction.transactional_id), value)
+        offset = self.context.append([record], is_awaited=is_awaited)
         entry = self._entries[transaction.transactional_id]
+        if not is_awaited:
+            self._committed(entry, transaction)
+            return None
         entry.is_pending = True
         return self._commits.add(offset, partial(self._committed, entry, transaction))
 
     def _committed(self, entry: Entry, transaction: Transaction) -> None:
-        """The in-sync replicas have the record of this state: set the deadline of an open
-        transaction, send the markers of a prepared one, and set the expiry in any other state."""
+        """Let requests be decided by this state. Set the deadline of an open transaction, send the
+        markers of a prepared one, and set the expiry in any other state."""
         entry.is_pending = False
         entry.committed = transaction
         if transaction.state is TransactionState.ONGOING:
@@ -363,11 +357,18 @@ class TransactionCoordinator:
         self._dependencies.send(entry.completion)
 
     def _markers_written(self, entry: Entry, transaction: Transaction) -> None:
-        """Append that the transaction is complete. Repeat a failed append after a pause."""
+        """Append that the transaction is complete. Repeat a failed append after a pause.
+
+        No request waits until the in-sync replicas have this record. The next transaction of the
+        transactional id begins with a later record, and its producer waits for that record. If this
+        broker fails before, the next coordinator loads the prepared state, and writes the markers
+        again.
+        """
         if self._has_ended:
             return
+        completed = transaction.completed(self.context.clock.wall_ms())
         try:
-            self._append(transaction.completed(self.context.clock.wall_ms()))
+            self._append(completed, is_awaited=False)
         except BrokerError as error:
             self._note("completion", error)
             if not self._has_ended:
@@ -478,7 +479,8 @@ class TransactionCoordinator:
         if not batch:
             return
         try:
-            self.context.append([KeyValue(encode_key(each), None) for each in batch])
+            tombstones = [KeyValue(records.encode_key(each), None) for each in batch]
+            self.context.append(tombstones, is_awaited=False)
         except BrokerError as error:
             self._note("expiry", error)
             for each in batch:
@@ -494,5 +496,4 @@ class TransactionCoordinator:
 
 
 def _state_of(entry: Entry | None) -> Transaction | None:
-    """Return the last state whose record the in-sync replicas have; None if there is none yet."""
     return None if entry is None else entry.committed

@@ -141,7 +141,12 @@ class InternalLog:
         return dataclasses.replace(producer, guard=guard)
 
     def append(
-        self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
+        self,
+        records: Sequence[KeyValue],
+        timestamp_ms: int,
+        producer: Producer | None = None,
+        *,
+        is_awaited: bool = True,
     ) -> int:
         self._look()
         partition = self._require(NEEDED["Produce with acks=all"])
@@ -171,7 +176,7 @@ class InternalLog:
             )
         except (BrokerError, StorageError) as error:
             raise self._refused(error) from error
-        if partition.is_replicated:
+        if is_awaited and partition.is_replicated:
             self._replicas.appended(self._key, len(data))
         end = appended.last_offset + 1
         if partition.high_watermark >= end:

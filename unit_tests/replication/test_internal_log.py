@@ -409,6 +409,17 @@ async def test_followers_and_readers_are_woken(real: OnReplicas) -> None:
     await reader
 
 
+async def test_an_append_that_no_request_awaits_wakes_no_follower(real: OnReplicas) -> None:
+    fetches = real.replicas.manager.replica_fetches
+    follower = asyncio.ensure_future(fetches.wait([P0], missing_bytes=1, timeout_s=60))
+    await idle()
+    real.log.append([KeyValue(b"k", b"v")], NOW_MS, is_awaited=False)
+    await idle()
+    assert not follower.done()
+    real.log.append([KeyValue(b"k", b"v")], NOW_MS)
+    await follower
+
+
 async def test_other_replicas_count_even_if_they_are_not_in_sync(real: OnReplicas) -> None:
     """The other replicas may join soon: a leader that was just elected alone waits for its
     followers."""

@@ -19,8 +19,8 @@ def markers_at_append(append: Any) -> Any:
     """Send the markers of a transaction when its outcome is appended, before it is committed."""
 
     @wraps(append)
-    def changed(self: TransactionCoordinator, transaction: Any) -> Any:
-        future = append(self, transaction)
+    def changed(self: TransactionCoordinator, transaction: Any, **given: Any) -> Any:
+        future = append(self, transaction, **given)
         if transaction.state in PREPARED:
             vars(self).setdefault("early", []).append(transaction)
             self._complete(self._entries[transaction.transactional_id], transaction)
@@ -30,13 +30,14 @@ def markers_at_append(append: Any) -> Any:
 
 
 def no_markers_again(committed: Any) -> Any:
-    """Send no second markers when the outcome is committed."""
+    """Send no second markers when the outcome is committed. The transaction may be complete by
+    then."""
 
     def changed(self: TransactionCoordinator, entry: Any, transaction: Any) -> None:
-        if any(each is transaction for each in vars(self).get("early", ())):
-            entry.is_pending, entry.committed = False, transaction
-        else:
+        if not any(each is transaction for each in vars(self).get("early", ())):
             committed(self, entry, transaction)
+        elif entry.transaction is transaction:
+            entry.is_pending, entry.committed = False, transaction
 
     return changed
 

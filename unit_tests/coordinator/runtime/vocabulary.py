@@ -1,9 +1,6 @@
 """A coordinator without a broker: a log and a shard in memory, and a clock that the test advances.
 
-shard = MemoryShard() coordinator = shard.host(lambda context: GroupCoordinator(context)) await
-shard.load() ... shard.advance(10) # timers that are due within 10 s are called shard.log.holds =
-True # from now on no record is committed shard.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS) successor
-= shard.fail_over(GroupCoordinator) # the next leader, over the same records
+A test calls `MemoryShard.host` and `load`. `fail_over` returns the shard of the next leader.
 """
 
 from __future__ import annotations
@@ -46,8 +43,7 @@ C = TypeVar("C", bound=Coordinator)
 
 
 class LastValues:
-    """A coordinator that keeps the last value of each key. The value `poison` cannot be
-    replayed."""
+    """Keeps the last value of each key. Fails to replay the value `poison`."""
 
     def __init__(self, context: ShardContext) -> None:
         self.context = context
@@ -78,8 +74,7 @@ class LastValues:
 
 
 class MemoryPartitionLog:
-    """The `PartitionLog` of a leader without followers, or with `holds`, of a leader whose
-    followers lag. `next_leader` returns the log of the next leader."""
+    """The `PartitionLog` of a leader without followers; with `holds`, of one with lagging ones."""
 
     def __init__(
         self, partition: int = 0, leader_epoch: int = 0, *, batches: Sequence[bytes] = ()
@@ -170,7 +165,12 @@ class MemoryPartitionLog:
         return producer
 
     def append(
-        self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
+        self,
+        records: Sequence[KeyValue],
+        timestamp_ms: int,
+        producer: Producer | None = None,
+        *,
+        is_awaited: bool = True,
     ) -> int:
         self._check()
         if self._refusals:
@@ -362,8 +362,7 @@ class MemoryShard:
         await self._coordinator.loaded()
 
     def fail_over(self, *, keeps_uncommitted: bool = True) -> MemoryShard:
-        """End this shard, and return the shard of the next leader, with the same records and clock.
-        The test has to call its `host` and `load`."""
+        """End this shard, and return the next leader's shard. Then call its `host` and `load`."""
         log = self.log.next_leader(keeps_uncommitted=keeps_uncommitted)
         self.end()
         return MemoryShard(
@@ -371,7 +370,6 @@ class MemoryShard:
         )
 
     def end(self) -> None:
-        """End the shard: this broker does not lead the partition any more. Idempotent."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -386,10 +384,9 @@ class MemoryShard:
         until = self.clock.monotonic() + seconds
         while self._calls and self._calls[0][0] <= until:
             due, _, call = heapq.heappop(self._calls)
-            if call.is_cancelled:
-                continue
-            self.clock.advance(max(due - self.clock.monotonic(), 0))
-            call.callback()
+            if not call.is_cancelled:
+                self.clock.advance(max(due - self.clock.monotonic(), 0))
+                call.callback()
         self.clock.advance(max(until - self.clock.monotonic(), 0))
 
     def end_transaction(self, producer_id: int, *, is_commit: bool = True) -> int:
@@ -402,7 +399,7 @@ class MemoryShard:
 
     @property
     def due_s(self) -> list[float]:
-        """Return the seconds until each timer is due."""
+        """The seconds until each timer is due."""
         now = self.clock.monotonic()
         return sorted(due - now for due, _, call in self._calls if not call.is_cancelled)
 
@@ -443,14 +440,20 @@ class MemoryShard:
         except BrokerError as error:
             raise transactional_error(error) from error
 
-    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
+    def append(
+        self,
+        records: Sequence[KeyValue],
+        producer: Producer | None = None,
+        *,
+        is_awaited: bool = True,
+    ) -> int:
         self._check()
         assert self._coordinator is not None
         if not records:
             return self.log.end_offset
         now_ms = self.clock.wall_ms()
         try:
-            end = self.log.append(records, now_ms, producer)
+            end = self.log.append(records, now_ms, producer, is_awaited=is_awaited)
         except BrokerError as error:
             translated = client_error if producer is None else transactional_error
             raise translated(error) from error
