@@ -103,8 +103,8 @@ class SegmentRoll:
     ) -> bool:
         """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
         batches that are still to be written to the active segment. If the result is False, the
-        attribute `room` has limits: the next batches need no new segment if they are within the
-        limits."""
+        method has set the attribute `room`: how many more bytes, offsets and ms the active segment
+        can take."""
         room = self.room
         if (
             active.size + pending_bytes + batch.size <= room.size_bytes

@@ -103,8 +103,8 @@ class _DecoderCompiler:
         self.source.line(f"{attribute} = {default}")
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that decodes `field`, which is not an array, into `attribute`. `name` is
-        for error messages."""
+        """Generate the code that decodes `field`, which is not an array, into `attribute`. `name`
+        is for error messages."""
         wire = field.wire
         if wire.kind is Kind.UUID:
             raw = self.source.variable("u")
@@ -156,7 +156,7 @@ class _DecoderCompiler:
             self.source.line(line)
 
     def uvarint(self, target: str) -> None:
-        """Write the code that decodes an unsigned varint into the variable `target`."""
+        """Generate the code that decodes an unsigned varint into the variable `target`."""
         self.source.line(f"{target} = data[p]")
         self.source.line(f"if {target} > 127: {target}, p = uvarint(data, p)")
         self.source.line("else: p += 1")
@@ -180,7 +180,7 @@ class _DecoderCompiler:
         source.indent()
 
     def sized(self, attribute: str, kind: Kind, name: str) -> None:
-        """Write the code that decodes the `n` bytes at `p` into `attribute`: text, a copy of the
+        """Generate the code that decodes the `n` bytes at `p` into `attribute`: text, a copy of the
         bytes, or a slice of the input for record batches."""
         source = self.source
         source.line("q = p + n")
@@ -199,7 +199,7 @@ class _DecoderCompiler:
         source.line("p = q")
 
     def array(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that decodes an array into `attribute`: the element count, then the
+        """Generate the code that decodes an array into `attribute`: the element count, then the
         elements. `name` is for error messages."""
         source, wire = self.source, field.wire
         self.length("i")
@@ -231,9 +231,9 @@ class _DecoderCompiler:
         source.dedent()
 
     def charge(self, count: str) -> None:
-        """Write the code that subtracts `count`, an expression, from the number of array elements
-        that the message may still have. The code raises MalformedInput if the difference is
-        negative."""
+        """Generate the code that subtracts `count`, an expression, from the number of array
+        elements that the message may still have. The code raises MalformedInput if the difference
+        is negative."""
         self.source.line(f"room -= {count}")
         complaint = "the arrays of the message have too many elements"
         self.source.line(f"if room < 0: raise Malformed({complaint!r})")

@@ -50,8 +50,8 @@ class _EncoderCompiler:
         self.out = "out"
 
     def structure(self, target: str, message_class: type[Message]) -> None:
-        """Write the source code that encodes a message of `message_class`. `target` is the name of
-        the variable that contains the message."""
+        """Generate the source code that encodes a message of `message_class`. `target` is the name
+        of the variable that contains the message."""
         tagged = []
         for field in wire_fields(message_class):
             attribute = f"{target}.{field.name}"
@@ -71,9 +71,9 @@ class _EncoderCompiler:
             self.tagged_section(target, message_class, tagged)
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
-        """Write a check of `attribute`, which has the value of a field that the version lacks. The
-        check raises ValueError if the value differs from the field's default. An ignorable field
-        needs no check. `name` is for the error message."""
+        """Generate the code that checks `field`, which this version of the message does not have.
+        The generated code raises ValueError if `attribute`, the field's value, is not the field's
+        default. An ignorable field needs no check. `name` is for the error message."""
         if field.wire.ignorable:
             return
         complaint = f"{name} is set, but version {self.version} has no such field"
@@ -90,7 +90,7 @@ class _EncoderCompiler:
         return f"{attribute} != {self.source.constant(field.default)}"
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that encodes `attribute`, a field that is not an array. `name` is for
+        """Generate the code that encodes `attribute`, a field that is not an array. `name` is for
         error messages."""
         wire = field.wire
         if wire.kind is Kind.UUID:
@@ -106,7 +106,7 @@ class _EncoderCompiler:
             self.sized(attribute, wire.kind, wire.is_nullable_in(self.version), name)
 
     def sized(self, expression: str, kind: Kind, nullable: bool, name: str) -> None:
-        """Write the code that encodes `expression` (text, bytes or record batches): the length,
+        """Generate the code that encodes `expression` (text, bytes or record batches): the length,
         then the bytes. `nullable`: the value may be None. `name` is for error messages."""
         source = self.source
         value, length = source.variable("v"), source.variable("n")

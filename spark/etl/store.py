@@ -1,4 +1,5 @@
-"""Plans, attempts and commits of a job in its output. The guarantees:
+"""Stores the plans, the attempts and the commits of a job as documents in the job's output folder.
+The guarantees:
 
 - A document is stored under its name completely and durably, or not at all. If several processes
   store a document under the same name, the document of the first process is kept, and all processes

@@ -89,8 +89,7 @@ class StaleLeaders:
 
 
 def _plain_name(partition: TopicPartition) -> TopicPartition:
-    """Return the partition under the topic name of the cluster, without the suffix that
-    `eras.split` adds."""
+    """Return the partition with its real topic name, without the suffix that `eras.split` adds."""
     topic, index = partition
     return topic.partition(PAST)[0], index
 

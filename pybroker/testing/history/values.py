@@ -47,8 +47,8 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 def has_no_era(partition: TopicPartition) -> bool:
     """Return whether this partition name was made by `eras.split` for operations that belong to no
-    era. An era of a partition ends when the topic is recreated or loses data. An operation that may
-    have happened before or after this end belongs to no era."""
+    era. An era of a partition ends when the topic is recreated or loses data. If it is not known
+    whether an operation happened before or after this end, the operation belongs to no era."""
     return NO_ERA in partition[0]
 
 

@@ -48,9 +48,9 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """A producer with a transactional id. Two clients share each transactional id. Once
-    `shared.is_even` is set, the client with `is_spare` stops, and the other client leaves no
-    transaction open."""
+    """A producer with a transactional id. Two clients share each transactional id. When the faults
+    of the run are over (`shared.is_even`), the client with `is_spare` stops, and the other client
+    leaves no transaction open."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
