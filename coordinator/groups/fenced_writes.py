@@ -219,9 +219,9 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """Handle `answer`, ZooKeeper's result or error for the changes of one key. `waiting` has
-        the changes of this key whose outcome is unknown, oldest first. Only the newest of them was
-        sent.
+        """Handle `answer`, ZooKeeper's result or error for a write of one key. `waiting` has all
+        changes of this key without an answer, oldest first. The newest replaces the older ones, so
+        only the newest was sent, and its answer counts for all of them.
 
         After a success, or after ATTEMPTS_MAX refusals, all of `waiting` get the code for this
         answer. Return False if the outcome is still unknown, because the connection or the session

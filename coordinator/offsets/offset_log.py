@@ -79,8 +79,8 @@ class OffsetLog:
             self.last_marker = marker.offset
 
     def begin(self) -> None:
-        """From now on, hold back each replayed record and marker until it is committed. Call this
-        when the whole log has been replayed. Idempotent."""
+        """The whole log has been replayed. From now on, hold back each appended record and marker
+        until the in-sync replicas have it. Idempotent."""
         self._has_begun = True
 
     def end(self) -> None:

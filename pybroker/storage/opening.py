@@ -182,7 +182,9 @@ class Opening:
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
         except CorruptionError as error:
-            raise StartupError(f"{error}; move one of them out of its log directory") from error
+            raise StartupError(
+                f"{error}; move one of the two partition directories out of its log directory"
+            ) from error
         if kept is first[0].log:
             (self.opened[partition], self.home[partition]), (_, home) = first, second
         else:

@@ -23,13 +23,13 @@ class Side(Enum):
     OUT = "out"
 
     def of_target(self) -> frozenset[Direction]:
-        """Return the directions to cut in a proxy through which peers connect to the isolated
-        broker."""
+        """Return the directions to cut in the proxy in front of the isolated broker. Other brokers
+        and clients connect to the isolated broker through this proxy."""
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in a proxy in front of a peer. The isolated broker connects
-        to the peer through this proxy."""
+        """Return the directions to cut in the proxy in front of another server. The isolated broker
+        connects to the other server through this proxy."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 

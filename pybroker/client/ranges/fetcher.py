@@ -79,8 +79,8 @@ class Patience:
 
 
 class _Doubtful(ClientError):
-    """A problem that may be temporary. If the problem lasts, the reader raises the error that is
-    stored in the attribute `failed`."""
+    """A problem that may be temporary. `failed` is the error that the reader raises if the problem
+    lasts."""
 
     retriable = True
 

@@ -90,8 +90,8 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition with the topic name that `split` gives to its first era. Return None
-        if the partition is unknown (None)."""
+        """Return the partition with the suffix of its first era (see `_Era`) appended to the topic
+        name. Return None if `partition` is None."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]

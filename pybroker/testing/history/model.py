@@ -416,6 +416,7 @@ class History:
     lost_positions: list[LostPosition] = field(default_factory=list)
     latest: list[Latest] = field(default_factory=list)
     finals: list[FinalRead] = field(default_factory=list)
+    """The reads at the end of the run."""
     files: list[ReplicaFiles] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
     controller_terms: list[ControllerTerm] = field(default_factory=list)
@@ -441,8 +442,7 @@ class History:
     keyed: Keyed = field(default_factory=Keyed)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
-        """Return one read for each partition: the first in `finals`, the reads at the end of the
-        run."""
+        """Return the first read of each partition in `finals`."""
         found: dict[TopicPartition, FinalRead] = {}
         for read in self.finals:
             found.setdefault(read.partition, read)
