@@ -280,9 +280,10 @@ class Cluster:
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
         """Delay each piece of data (at most 64 KiB) by `seconds` plus a random time of up to
-        `jitter` seconds. The data of a connection stays in order. `to` selects the delayed
-        connections: between brokers and `"zookeeper"`, between brokers and `"clients"`, or between
-        two `"brokers"`. None selects all connections. Requires `proxied=True`."""
+        `jitter` seconds. The data of a connection stays in order. With `to="zookeeper"` only
+        connections between brokers and ZooKeeper are delayed, with `to="clients"` only those
+        between brokers and clients, with `to="brokers"` only those between two brokers. None delays
+        all connections. Requires `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
@@ -302,7 +303,8 @@ class Cluster:
         self._loop.call(self._proxies().tap, broker, from_, make)
 
     def heal(self) -> None:
-        """End all cuts, delays and taps. Data that a cut or delay has held back arrives now."""
+        """End the effects of `cut`, `delay` and `tap`. Data that a cut or delay has held back
+        arrives now."""
         if self._links is not None:
             self._loop.call(self._links.heal)
 

@@ -28,8 +28,9 @@ class Side(Enum):
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in the proxy in front of another server. The isolated broker
-        connects to the other server through this proxy."""
+        """Return the directions to cut in a proxy in front of ZooKeeper or of another broker. The
+        broker to be cut off connects to this proxy. Data to the broker to be cut off is data from
+        the proxy's target."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 
@@ -101,9 +102,9 @@ class Links:
         self.cut_off = frozenset({*self.cut_off, broker})
 
     def delay(self, seconds: float, jitter: float, to: str | None) -> None:
-        """Delay the data on all links, or only on links to `to` (`"zookeeper"`, `"clients"` or
-        `"brokers"`), by `seconds` plus a random time of up to `jitter` seconds. Raises ClusterError
-        for any other `to`."""
+        """Delay the data on links by `seconds` plus a random time of up to `jitter` seconds. `to`
+        is the kind of links: `"zookeeper"`, `"clients"`, `"brokers"`, or None for all links. Raises
+        ClusterError for any other value of `to`."""
         kinds = {
             None: self._all(),
             "zookeeper": [relay for each in self._zookeeper.values() for relay in each],
@@ -124,9 +125,10 @@ class Links:
             relay.reset(ANYBODY if other == broker else str(broker))
 
     def tap(self, broker: int, other: str, make: Callable[[], Tap] | None) -> None:
-        """Pass the data of each new connection between a broker and `other` (`"zookeeper"` or
-        `"clients"`) through a tap that `make` returns. With `make` None, new connections get no
-        tap."""
+        """Reset the connections between a broker and `other` (`"zookeeper"` or `"clients"`), and
+        pass the data of each new connection through a tap that `make` returns. A tap is a function
+        that sees each piece of data and may reset the connection (see `relay.Tap`). If `make` is
+        None, new connections get no tap."""
         self._known(broker)
         if other == "zookeeper":
             for relay in self._zookeeper[broker]:

@@ -28,8 +28,8 @@ UNREACHABLE: Final = (CoordError, StartupError)
 
 
 async def metadata(host: str, port: int, topic: str | None = None) -> MetadataResponse | None:
-    """Return a broker's Metadata response for a topic (None: for all topics). Return None if the
-    broker does not answer."""
+    """Request the metadata of one topic from a broker and return the response. If `topic` is None,
+    request all topics. Return None if the broker does not answer."""
     topics = None if topic is None else [MetadataRequestTopic(name=topic)]
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     try:

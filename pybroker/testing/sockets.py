@@ -27,9 +27,10 @@ _LOCAL, _INODE = 1, 9
 class _Choice:
     """The ports that this process has chosen.
 
-    A port stays free until the test's server binds it, so a second choice must not return it. This
-    process remembers its latest ports, and locks a byte for each of them in a file that all
-    processes of the user share. The operating system removes the locks when the process ends.
+    A chosen port stays free until the test's server binds the port. Until then, no process may
+    choose the port again. So this process remembers its most recently chosen ports, and locks one
+    byte for each of these ports in a file that all processes of the user share. The operating
+    system removes the locks when the process ends.
     """
 
     def __init__(self, file: str) -> None:

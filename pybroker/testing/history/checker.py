@@ -59,7 +59,7 @@ _SHOWN_PER_RULE: Final = 5
 
 
 def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
-    """Return the violations of the rules with these names, rule by rule."""
+    """Apply the rules named in `rules` to the history, in this order. Return all violations."""
     judged = split(history)
     # A loss receipt must name records that were acknowledged before it. The rule that checks this
     # needs the records from both sides of a receipt, so for it only a topic's deletion ends an era.

@@ -39,7 +39,9 @@ def monotone_watermarks(history: History) -> Iterator[Violation]:
 
 
 def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that the latest offsets that one client gets from ListOffsets never decrease."""
+    """Check that the latest offsets that one client gets from ListOffsets never decrease. A lower
+    offset is allowed if a stale leader may have sent it. A stale leader does not know yet that
+    another broker has replaced it."""
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
@@ -143,9 +145,10 @@ def _epochs_within(files: ReplicaFiles, start: int, end: int) -> list[tuple[int,
 
 
 def epochs(history: History) -> Iterator[Violation]:
-    """Check that each leader epoch has one leader, each controller epoch has one controller, and
-    only the current controller elects. Epochs never decrease, along a log or between versions of a
-    partition's state in ZooKeeper."""
+    """Check that each leader epoch has one leader, that each controller epoch has one controller,
+    and that only the current controller elects leaders. Check also that epochs never decrease from
+    one record of a log to the next, or from one version of a partition's state in ZooKeeper to the
+    next."""
     yield from _along_logs(history)
     holders: dict[int, int] = {}
     for term in history.controller_terms:
@@ -219,9 +222,9 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """Check that each leader is in the ISR, and that before its election it was in the ISR or
-    eligible (KIP-966). The second check does not apply if the controller recorded, together with
-    the election, that committed records may be lost."""
+    """Check that each leader is in the ISR. Check also that each new leader was in the ISR, or was
+    an eligible leader replica (KIP-966), in the state before its election. An election at which the
+    controller recorded a possible loss of committed records is exempt from the second check."""
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:

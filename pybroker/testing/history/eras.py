@@ -1,10 +1,10 @@
-"""Eras: a topic's recreation, or a recorded data loss, ends one era of a partition and begins the
-next. The rules check each era on its own.
+"""Splits the history of a partition into eras. A recreation of the topic ends one era and begins
+the next. So does a recorded data loss. The rules check each era on its own.
 
-`split` gives each era its own partition name: the last era keeps the plain name, the names of
+`split` gives each era its own partition name. The last era keeps the plain name. The names of
 earlier eras end with PAST and a number. For some time after the end of an era, a broker may still
-give answers that belong to the old era. So operations at that time belong to no era. A read at that
-time proves only that the values it found were sent.
+give answers that belong to the old era. So operations in that time are assigned to no era. A read
+in that time proves only that the values it found were sent.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """One era of a partition (see the text of the module). `begin` and `end` are in ns. `name` is
-    appended to the topic name."""
+    """An era of a partition. When the topic is recreated or the partition loses data, one era ends
+    and the next era begins. `begin` and `end` are in ns. `name` is the suffix that this era appends
+    to the topic name."""
 
     begin: float
     end: float
@@ -78,9 +79,10 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Find the era (see `_Era`) that contains the whole time from `begin` to `end`. Return the
-        partition with the era's suffix appended to the topic name. Return None if there is no such
-        era."""
+        """Return the partition with the name that `split` gives it: the topic name plus the suffix
+        of the era that contains the whole time from `begin` to `end`, in ns. An era is the time
+        between two recreations or recorded data losses. Return None if no era contains the whole
+        time."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -90,8 +92,9 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition with the suffix of its first era (see `_Era`) appended to the topic
-        name. Return None if `partition` is None."""
+        """An era of a partition ends when the partition's topic is recreated, or at a data loss
+        (see `split`). Return the partition with the suffix of the partition's first era appended to
+        the topic name. Return None if `partition` is None."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -107,18 +110,19 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll under the partition name of the poll's era. An era of a partition ends
-        when the topic is recreated, or, with `at_losses`, when a data loss is recorded. A poll that
-        belongs to no era gets a unique partition name, made from `number`. No rule then compares
-        the offsets of this poll with those of another poll."""
+        """Return the poll with the suffix of its era appended to the topic name. One era of a
+        partition ends and the next begins when the topic is recreated. With `at_losses`, the same
+        happens when a data loss is recorded. A poll that belongs to no era gets a unique suffix,
+        made from `number`. No rule then compares the offsets of this poll with those of another
+        poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition with the topic name of one life: the life at the time `at`. A
-        life lasts from the creation of the topic to its deletion. A data loss does not begin a
-        new life."""
+        """A topic may be deleted and created again. Return the partition with a name that is unique
+        to the topic that existed at the time `at`. The latest topic keeps its name. The name of an
+        earlier topic gets a suffix."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

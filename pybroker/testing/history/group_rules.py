@@ -235,7 +235,8 @@ def _final(history: History) -> dict[TopicPartition, FinalRead]:
 
 
 def _first_processed(history: History) -> dict[Place, dict[int, int]]:
-    """Return (group, partition) -> offset -> the time when a member first processed the record."""
+    """Return the time when a member first processed each record, by (group, partition) and then by
+    offset."""
     found: dict[Place, dict[int, int]] = defaultdict(dict)
     for each in history.groups.processed:
         found[each.group, each.partition].setdefault(each.offset, each.at)

@@ -148,7 +148,7 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
     """Return whether the record of `candidate` may have replaced `last`, the last acknowledged
     record of the key, although `read` does not find the record of `candidate`. A read does not find
-    a record at or above the end of the read, or a tombstone that compaction has removed."""
+    a record whose offset is `read.end` or higher, or a tombstone that compaction has removed."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:

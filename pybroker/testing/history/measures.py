@@ -24,8 +24,9 @@ def faults(history: History, what: str) -> list[Fault]:
 
 
 def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartition, float]:
-    """Return, by partition, the longest pause between acknowledgements of acks=all, in seconds. The
-    pauses are measured within the time from `begin` to `end` (ns)."""
+    """Return the longest pause of each partition in seconds. A pause is the time between two
+    successive acknowledgements of records sent with acks=all. Acknowledgements before `begin` or
+    after `end` (ns) are ignored. `begin` and `end` themselves count as acknowledgements."""
     moments: dict[TopicPartition, list[int]] = defaultdict(lambda: [begin, end])
     for partition in {send.partition for send in history.sends.values()}:
         moments[partition].sort()

@@ -214,8 +214,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """The end of a run: no fault begins after `since`. The cluster must be healthy `limit` ns
-    later."""
+    """The last part of a run. No fault begins after the time `since`. The cluster must be healthy
+    `limit` ns after `since`."""
 
     since: int
     limit: int
@@ -278,9 +278,10 @@ class Processed:
 
 @dataclass(slots=True)
 class Commit:
-    """A group member's commit of `offset`, the offset of the next record to read. The outcome
-    "info" means that the commit may or may not have been applied. `ended` is the time of the
-    answer, of the error, or of the member's kill. `ended` is 0 if none of these happened."""
+    """An offset commit by a group member. `offset` is the offset of the next record to read. The
+    outcome "info" means that the commit may or may not have been applied. `ended` is the time when
+    the answer or the error arrived, or when the member was killed. `ended` is 0 if none of these
+    happened."""
 
     group: str
     client: str
@@ -407,7 +408,7 @@ class Transactions:
 
 @dataclass(slots=True)
 class History:
-    """All facts of a run. `polls` and `latest` are in the order of time."""
+    """All facts of a run. `polls` and `latest` (ListOffsets answers) are sorted by time."""
 
     producers: dict[tuple[str, int], ProducerFacts] = field(default_factory=dict)
     sends: dict[str, Send] = field(default_factory=dict)
@@ -442,7 +443,8 @@ class History:
     keyed: Keyed = field(default_factory=Keyed)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
-        """Return the first read of each partition in `finals`."""
+        """Return the first read in `finals` for each partition. `finals` are the reads at the end
+        of the run."""
         found: dict[TopicPartition, FinalRead] = {}
         for read in self.finals:
             found.setdefault(read.partition, read)

@@ -26,8 +26,8 @@ and `type` (the operation's phase or outcome):
                                epochs [[epoch, offset]...],
                                batches [[first, last, epoch, digest, producer]...]
     state      ok              tp, leader, epoch, isr, eligible, version, controller_epoch, and
-                               perhaps written (ns): when the node was written; `t` is when it
-                               was read
+                               perhaps written (ns): the time of the write to ZooKeeper. `t` is
+                               the time of the read from ZooKeeper
     controller ok              epoch, broker
     fault      invoke, ok      what, target
     topic      ok              name, min_isr, replicas {partition: [broker...]}
@@ -44,7 +44,7 @@ and `type` (the operation's phase or outcome):
     commit     ok, fail, info  group, tp, off, err (not with ok), and perhaps generation: a
                                generation later than that of `invoke`, in which the commit may have
                                been sent
-    committed  ok              group, tp, off (-1: nothing), asked
+    committed  ok              group, tp, off (-1: nothing), asked (ns): when OffsetFetch was sent
     committed  info            group, tp, err
     coordinator ok             partition, broker    the broker starts to coordinate the groups of
                                                     the partition of __consumer_offsets

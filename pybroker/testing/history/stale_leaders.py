@@ -38,10 +38,11 @@ class StaleLeaders:
         for which both hold:
 
         - this leader was stale at the time of the answer;
-        - the latest offset in the answer is above all offsets that clients knew to be committed
-          before this leader was replaced.
+        - the latest offset in the answer is above every offset that clients already knew as
+          committed at the time of the replacement.
 
-        Records that the new leader committed may be missing: a stale leader does not have them.
+        The answer may lack records that the new leader has committed, because a stale leader does
+        not have these records.
         """
         return any(
             answer.offset

@@ -74,9 +74,11 @@ def stable_offset(history: History) -> Iterator[Violation]:
     - Each is above all records that read_committed consumers got before the request.
     - None is above a record of a transaction whose producer has not yet asked to commit.
 
-    If retention deletes records, only the second rule applies: retention may delete records of an
-    open transaction, and the last stable offset then rises to the log start offset (as in Kafka,
-    `UnifiedLog.maybeIncrementFirstUnstableOffset`)."""
+    If retention deletes records, only the second rule is checked. Retention may delete records of
+    an open transaction. The last stable offset then rises to the log start offset, above these
+    records (as in Kafka, `UnifiedLog.maybeIncrementFirstUnstableOffset`). The offset falls again if
+    a broker that still has these records becomes the leader.
+    """
     view = _committed_view(history)
     if view is None:
         return
@@ -107,8 +109,9 @@ def stable_offset(history: History) -> Iterator[Violation]:
 
 
 def offsets_match_output(history: History) -> Iterator[Violation]:
-    """Check loops that consume, transform and produce: each input record below the group's
-    committed offset has exactly one output record, all others have none."""
+    """Check the clients that consume, transform and produce in one transaction. Each input record
+    below the group's committed offset must have exactly one output record. Each other input record
+    must have none."""
     view = _committed_view(history)
     if view is None:
         return
@@ -140,8 +143,8 @@ def offsets_match_output(history: History) -> Iterator[Violation]:
 
 
 def fenced_writes_nothing(history: History) -> Iterator[Violation]:
-    """Check that no fenced producer stored a record or committed a transaction after the next
-    producer of its transactional id got an epoch."""
+    """Check that a producer stores no record and commits no transaction after it was fenced. A
+    producer is fenced when a later producer with the same transactional id gets a higher epoch."""
     stored: dict[TopicPartition, set[str]] = {
         partition: {record.value for record in read.records}
         for partition, read in history.final().items()

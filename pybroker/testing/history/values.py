@@ -53,8 +53,9 @@ def has_no_era(partition: TopicPartition) -> bool:
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether `eras.split` made this partition name, and not the application. The plain
-    name, which only the last era keeps, gives False."""
+    """Return whether `eras.split` has appended a suffix to the topic name. `eras.split` divides the
+    history of a partition at each recreation of the topic and at each data loss. Only the last part
+    can keep the plain topic name. All other parts get a suffix."""
     return PAST in partition[0]
 
 

@@ -46,9 +46,9 @@ class Args:
 
 
 def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
-    """Return the click command of the simulation; its exit code is 1 if a seed failed. `bugs` has
-    the names of the bugs (mutants) that `simulate` can plant; each value is the rule that the bug
-    removes from the broker."""
+    """Return the click command of the simulation. The command exits with code 1 if a seed failed.
+    `bugs` has the names of the bugs that `simulate` can put into the broker, each with a
+    description."""
     known = bugs or {}
 
     @click.command(help="Run clusters under faults in simulated time, one per seed.")
@@ -94,8 +94,9 @@ def _check(args: Args, bugs: Mapping[str, str]) -> None:
 
 
 def _single_schedule(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
-    """Return the schedule that the command line asks for, None if it asks for many seeds. `--seed`
-    and `--planted` override the schedule file."""
+    """Return the schedule that the command line asks for. Return None if the command line asks for
+    many seeds. `--seed` replaces the seed of the schedule file, and `--planted` (a bug to put into
+    the broker's code) replaces the file's option `planted`."""
     if args.schedule is not None:
         try:
             schedule = parse(Path(args.schedule).read_text(encoding="utf-8"))

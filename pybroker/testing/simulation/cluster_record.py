@@ -48,12 +48,13 @@ class Change(Protocol):
 
 class ClusterRecord:
     """The record of a cluster's changes in ZooKeeper. `committed` must be called for every change,
-    in order. `states` has the present state of each partition. `lives` has the `TopicLife` of each
-    existing topic, by topic name. `topic_ids` has the topic id of each existing topic, by topic
-    name."""
+    in order. `states` has the present state of each partition. `lives` has the creation time, the
+    replicas and the deletion request of each existing topic, by topic name. `topic_ids` has the
+    topic id of each existing topic, by topic name."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
-        """Write the changes into `history`. `min_isr` is the default of min.insync.replicas."""
+        """The method `committed` adds the changes to `history`. `min_isr` is the default of
+        min.insync.replicas."""
         self.history = history
         self.states: dict[TopicPartition, State] = {}
         self.lives: dict[str, TopicLife] = {}
@@ -102,9 +103,9 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return the partitions under load: the partitions to which producers send numbered values.
-        These are the partitions of `alive`, except those of internal topics and of the compacted
-        topic."""
+        """Return the partitions to which producers send numbered values. These are the partitions
+        of all topics whose deletion was not requested, without internal topics and without the
+        compacted topic."""
         return [
             each
             for each in self.alive()

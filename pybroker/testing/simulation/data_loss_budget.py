@@ -27,7 +27,9 @@ from pybroker.testing.simulation.view import replica, stored_states
 
 
 class DataLossBudget:
-    """The brokers whose disks have lost data: at most `min_isr` - 1."""
+    """A limit for data losses: at most `min_isr` - 1 brokers may have lost data at the same time. A
+    broker no longer counts when it is in sync, has all committed records, and uses no file with a
+    flipped bit."""
 
     def __init__(self, cluster: SimCluster, min_isr: int) -> None:
         self._cluster = cluster

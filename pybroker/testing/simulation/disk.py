@@ -66,14 +66,16 @@ class SimDisk:
     # processes and power
 
     def process_ended(self) -> None:
-        """Release the file locks of the process, and remove its crash point."""
+        """Release the file locks of the process. Remove the crash point, the disk operation at
+        which the process was to be killed."""
         self.faults.spare()
         ends, self.on_process_end = self.on_process_end, []
         for end in ends:
             end()
 
     def lose_power(self) -> None:
-        """Keep a random part of the changes that are not yet durable, as a power loss does."""
+        """Lose power: of the changes that are not yet durable, a random part survives and the rest
+        is lost."""
         self.process_ended()
         files = [node for node in self.root.all_nodes() if isinstance(node, FileNode)]
         kinds = [node.lose_power(self._power, self.kinds_of_loss) for node in files]

@@ -20,10 +20,10 @@ class ProcessKilled(BaseException):
 
 @dataclass(slots=True)
 class CrashPoint:
-    """The disk operation at which a simulated process is killed. `when` is the number of the
-    operation, counted from 0, or a function of (operation, path) that returns True for the
-    operation. Before the kill, the first `after_bytes` bytes of the operation's data are written.
-    `action` marks the process as dead."""
+    """The disk operation at which a simulated process is killed. `when` selects this operation. An
+    int is the number of operations to let pass before the kill. A function of (operation, path)
+    returns True for the operation. If the operation writes data, the first `after_bytes` bytes are
+    written before the kill. `action` marks the process as dead."""
 
     when: When
     action: Callable[[], object]
@@ -74,7 +74,8 @@ class DiskFaults:
         self.is_any = bool(self._faults)
 
     def forget(self) -> None:
-        """Remove the faults, but not the crash point."""
+        """Remove the faults. Keep the crash point, which is the operation at which the process is
+        killed."""
         self._faults.clear()
         self.is_any = self._crash_point is not None
 
@@ -90,8 +91,8 @@ class DiskFaults:
         raise ProcessKilled(f"at operation {point.passed} of the disk")
 
     def meet(self, operation: str, path: str) -> None:
-        """Raise OSError if a fault is set for this operation and path, and count down its
-        `times`."""
+        """Raise OSError if a fault is set for this operation and path. A fault is removed after it
+        has raised OSError `Fault.times` times."""
         for fault in self._faults:
             if fault.operation == operation and fault.part in path:
                 fault.times -= 1
@@ -106,7 +107,8 @@ def os_error(number: int) -> OSError:
 
 
 def refusal(operation: str, path: str, error: OSError, *, is_write: bool = False) -> StorageError:
-    """Return the exception that a real `Disk` raises if the system reports `error`. With
-    `is_write`, errors of a full disk give DiskFull. All other errors give StorageError."""
+    """Return the exception that a real `Disk` raises if the system reports `error`. This is
+    DiskFull if `is_write` is true and `error` means that the disk is full. In all other cases it is
+    StorageError."""
     kind = DiskFull if is_write and error.errno in _NO_ROOM else StorageError
     return kind(f"{operation} {path}: {error.strerror}")

@@ -118,7 +118,8 @@ class SimFile:
 
 
 class DiskView:
-    """The `Disk` of one simulated process, from its start to its end."""
+    """The `Disk` of one simulated process. After the process has ended, all operations raise
+    ProcessKilled."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -235,7 +236,8 @@ class DiskView:
         return node
 
     def _replace_content(self, path: str, data: bytes) -> FileNode:
-        """Replace the content of the file at `path`, created if missing. Raises OSError."""
+        """Replace the content of the file at `path`. Create the file if it is missing. Raises
+        OSError."""
         node = self._file_or_new(path)
         if node.data:
             self.begin("truncate", path)

@@ -1,8 +1,8 @@
 """Virtual time, the calendar of future events, and the trace of past events in a simulation.
 
 No code waits in real time: when all event loops are idle, virtual time jumps to the next event.
-Each purpose has its own stream of random numbers from the seed. So if one fault is removed from a
-schedule, the random numbers of the others stay the same.
+Each purpose has its own stream of random numbers, made from the seed. So if one fault is removed
+from a schedule, the other faults still get the same random numbers.
 """
 
 from __future__ import annotations

@@ -37,8 +37,9 @@ def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEven
 
 
 def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return faults that lose records by an unclean election, and options with enough time for
-    them. If the options allow no unclean election, return no faults."""
+    """Return faults that make an unclean election lose records. In the returned options, the time
+    of the faults (`faults_s`) is long enough for all of these faults. If the options allow no
+    unclean election, return the options unchanged and no faults."""
     if not options.lossy:
         return options, ()
     told = tuple(_left_behind(random.Random(f"{seed}/loss"), options))
@@ -47,9 +48,9 @@ def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
 
 
 def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...]:
-    """Return faults that interrupt moves of replicas between log directories. Half of the seeds
-    whose brokers have several log directories have such faults. For other seeds return no
-    faults."""
+    """Return faults that interrupt moves of replicas between log directories. If each broker has
+    only one log directory, return no faults. Otherwise return faults for a random half of all
+    seeds."""
     rng = random.Random(f"{seed}/moves")
     if options.log_dirs == 1 or rng.random() >= _INTERRUPTED:
         return ()
@@ -58,9 +59,10 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults of one broker while its replicas move between log directories: its disk is slow,
-    and it is isolated again and again. After each isolation, the process of the broker or its
-    ZooKeeper session is ended at least once."""
+    """Yield faults of one broker while its replicas move between log directories. The disk of the
+    broker is slow. Again and again the broker is cut off from the other brokers. After each cut
+    come one to three faults, for example a kill or the end of the broker's ZooKeeper session. Some
+    cuts, and the faults after them, hit the leader of one partition instead of the broker."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -117,9 +119,10 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults of a follower that catches up after an isolation. The leader's link to ZooKeeper
-    is slow. While the leader waits for ZooKeeper's answer to the ISR change, the follower is
-    killed. The follower may restart with an empty disk."""
+    """Yield faults that end a follower's process at about the time when the leader adds the
+    follower to the ISR again. Before this, the follower is isolated from the other brokers for some
+    time, and the leader's link to ZooKeeper becomes slow. The follower may restart with an empty
+    disk."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)

@@ -92,8 +92,9 @@ class FileNode:
         self.pending.clear()
 
     def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
-        """Make a random part of the pending changes durable, and drop the others. `kinds` has the
-        possible kinds of loss. Return the kind that was drawn."""
+        """Apply a power loss to the file. Draw one of `kinds`, which decides which pending changes
+        become durable; "none" means no change, "all" means all changes. Drop the other changes.
+        Return the kind, or "-" if no change was pending."""
         kind = rng.choice(kinds) if self.pending else "-"
         if kind == "all":
             self.settle()
@@ -136,8 +137,9 @@ class FileNode:
 
     def _mix(self, rng: random.Random) -> None:
         """Decide at random, for each change of the length and for each sector of a write, whether
-        it becomes durable or is dropped. If a truncation is dropped, the bytes that it removed stay
-        in the file. They may then follow the bytes of later writes."""
+        it becomes durable or is dropped. If a truncation is dropped, the bytes after the new end
+        stay in the file. A later write may overwrite only some of these old bytes. The rest then
+        follows the new data."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -179,9 +181,9 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 class Renaming(NamedTuple):
-    """A rename, creation or deletion of a file or directory, not yet durable. `source` and `target`
-    are each (directory, name); `source` is None for a creation, `target` for a deletion. `number`
-    counts all such changes of the disk, from 1."""
+    """A rename, creation or deletion of a file or directory that is not yet durable. `source` and
+    `target` are each (directory, name). `source` is None for a creation. `target` is None for a
+    deletion. `number` counts all such changes of the disk, from 1."""
 
     number: int
     node: FileNode | DirectoryNode
@@ -191,8 +193,9 @@ class Renaming(NamedTuple):
     """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make this rename, creation or deletion durable. Do nothing if a later change is already
-        durable that renamed, deleted or replaced the same file or directory."""
+        """Make this rename, creation or deletion durable. Do nothing if a later change of the same
+        file or directory is already durable. The later change may be a rename, a deletion or a
+        replacement."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -221,8 +224,8 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the durable name of `node`. Change `number` gives the name to another node. Changes of
-    the name of `node` with a lower number can no longer become durable."""
+    """Remove the durable name of `node`, because the change with this `number` replaced `node` by
+    another node. From now on, an earlier change to the name of `node` cannot become durable."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
@@ -269,8 +272,9 @@ class DirectoryNode:
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """Return this directory and everything below it: visible, durable and pending. The order is
-        the same in every run of a seed."""
+        """Return this directory and all nodes below it. A node is included if processes see it, if
+        it is durable, or if a pending change moves, creates or deletes it. The order is the same in
+        every run of a seed."""
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
         while waiting:
@@ -295,9 +299,10 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Make a random part of the renames, creations and deletions durable, and drop the others, as a
-    power loss does. The part is either the oldest changes, as in a journaling file system, or any
-    changes. Return the choice as text for the trace."""
+    """Make some of the renames, creations and deletions durable, and drop the others, as a power
+    loss does. A random choice decides: either a number of the oldest changes become durable, as in
+    a journaling file system, or each change becomes durable or not on its own. Return the choice as
+    text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

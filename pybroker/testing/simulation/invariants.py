@@ -197,8 +197,8 @@ class Invariants:
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """Check that at least min.insync.replicas replicas have all records below the leader's high
-        watermark. A replica counts as if it had these records if it is closed or deleted, or if its
-        disk may have lost data."""
+        watermark. Two kinds of replicas count without a check of their records: closed or deleted
+        replicas, and replicas whose disk may have lost data."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -10,9 +10,10 @@ from typing import Final
 
 
 class Target(enum.Enum):
-    """The target of a fault, as a schedule writes it. A broker is named by its id or by its role
-    when the fault begins: `leader/0` and `follower/0` of partition 0, `controller`, `coordinator/0`
-    of the first group, `transactions/0` of the first transactional id."""
+    """The target of a fault, as a schedule writes it. A broker is written as its id, or as a role
+    that the broker has when the fault begins: `leader/0` or `follower/0` (of partition 0),
+    `controller`, `coordinator/0` (of the first consumer group) or `transactions/0` (the transaction
+    coordinator of the first transactional id)."""
 
     BROKER = "a broker: 1, leader/0, follower/0, controller, coordinator/0 or transactions/0"
     PAIR = "two brokers, one direction or both: 1>2 or 1-2, each named like a single broker"
@@ -57,8 +58,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault that a simulation can inject. A seed draws its duration in seconds from the
-    range `lasts_s`; (0, 0) means instantaneous."""
+    """A kind of fault that a simulation can inject. `lasts_s` is the range of the duration in
+    seconds; (0, 0) means that the fault is instantaneous. A generated schedule has a random
+    duration from this range."""
 
     name: str
     target: Target
@@ -75,8 +77,8 @@ class Kind:
     """Whether the fault needs brokers with several log directories."""
 
     def usual(self, name: str) -> float:
-        """Return the value of a parameter that a schedule omits. Raises KeyError if the kind does
-        not have this parameter."""
+        """Return the default value of the parameter `name`. A schedule that omits the parameter
+        gets this value. Raises KeyError if this kind of fault has no such parameter."""
         return {each.name: each.usual for each in self.parameters}[name]
 
 

@@ -1,8 +1,9 @@
-"""The event loop of one simulated process. asyncio's tasks and futures run on it unchanged.
+"""The event loop of one simulated process. It runs unmodified asyncio tasks and futures.
 
-Callbacks of a process run in the order in which they were scheduled. The seed decides when they
-run, how long they take, and when data arrives. In a killed process no code runs again, not even
-cleanup."""
+Callbacks of a process always run in the order in which they were scheduled. The seed decides only
+times: when callbacks run, how long they take, and when data arrives. In a killed process no code
+runs again, not even cleanup.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._buried = [*sorted(found, key=hash)]
 
     def bury(self) -> None:
-        """Release all objects of the killed process, after the run."""
+        """Kill the process and release all its objects. Call this after the end of the
+        simulation."""
         self.kill()
         buried, self._buried = self._buried, []
         previous = events._get_running_loop()
@@ -334,8 +336,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Close a coroutine or generator of a dead process. If its cleanup code awaits, `close` fails,
-    so `close` is repeated until the cleanup has ended."""
+    """Close a coroutine or generator of a dead process. Each `await` in its cleanup code makes one
+    call of `coroutine.close()` fail. So repeat the call until the cleanup has ended."""
     frame = "cr_frame" if inspect.iscoroutine(coroutine) else "gi_frame"
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
@@ -368,7 +370,7 @@ class LoopBlocking:
         """Do nothing: the number of calls at a time is fixed."""
 
     def give_way(self) -> None:
-        """Do nothing: no thread waits for a processor."""
+        """Do nothing: a simulation has no threads that compete for a processor."""
 
     def close(self) -> None:
         """Drop the calls that have not begun."""

@@ -51,8 +51,8 @@ def run_many(
     processes: int,
     minutes: float | None = None,
 ) -> Tally:
-    """Run the schedules in `processes` worker processes. Start no run later than `minutes` after
-    the call. `tell` gets the report of each failure, and a line about the progress every few
+    """Run the schedules in `processes` worker processes. When `minutes` have passed, start no
+    further run. `tell` gets the report of each failure, and a line about the progress every few
     seconds."""
     tally = Tally()
     begun = time.monotonic()

@@ -85,9 +85,9 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity | None:
-        """Record that a client requests to move the replica. Until the answer, the replica may be
-        in any directory. Return the identity of the replica (None: the broker has no such replica
-        now), to pass to `answered`."""
+        """Record that a client requests to move the replica. Until the request is answered, the
+        replica may be in any directory. Return the replica's identity, which the caller passes to
+        `answered`. Return None if the broker does not run or has no such replica."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1
@@ -103,8 +103,9 @@ class Moves:
         asked_identity: _ReplicaIdentity | None,
         error: object,
     ) -> None:
-        """Record the answer to a request to move a replica to `directory`. `error` None means that
-        the broker accepted the move. `asked_identity` is the result of `asked`."""
+        """Record the answer to a request to move a replica to `directory`. `error` is None if the
+        broker accepted the move. `asked_identity` is the identity that the replica had when the
+        request was sent, as returned by `asked`."""
         partition = replica.topic_partition
         key, now = (broker.id, partition), _identity(broker, partition)
         if error is None:
@@ -237,8 +238,8 @@ class _MoveRequester:
         await admin.close()
 
     async def _move(self, admin: Admin) -> None:
-        """Send one request that moves some replicas, each to a random log directory, perhaps its
-        present one."""
+        """Send one request that moves some replicas. Each replica is sent to a random log
+        directory, which may be the directory that the replica already has."""
         broker, moves, rng = self._broker, self._moves, self._rng
         known = sorted(stored_states(moves.cluster))
         chosen = rng.sample(known, min(rng.randint(1, _AT_ONCE_MOST), len(known)))

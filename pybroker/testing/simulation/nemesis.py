@@ -33,11 +33,12 @@ class Nemesis:
 
         - `leader/N` is the leader of partition N of `topic`;
         - `follower/N` is a random broker other than this leader;
-        - `coordinator/N` is the leader of the partition `coordinators["coordinator"][N]`;
-        - `transactions/N` is the leader of the partition `coordinators["transactions"][N]`.
+        - `coordinator/N` is a group coordinator: the leader of `coordinators["coordinator"][N]`;
+        - `transactions/N` is a transaction coordinator: the leader of
+          `coordinators["transactions"][N]`.
 
-        In the last two roles, N is taken modulo the length of the list of partitions. `doubt` is
-        called with the id of each broker whose disk may have lost data.
+        Each value of `coordinators` is a list of partitions. N is taken modulo the length of this
+        list. `doubt` is called with the id of each broker whose disk may have lost data.
         """
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
@@ -101,8 +102,8 @@ class Nemesis:
         return True
 
     def _brokers(self, event: FaultEvent, rng: random.Random) -> list[SimBroker] | None:
-        """Return the target brokers of the fault, an empty list for a fault of ZooKeeper, None if a
-        target does not exist."""
+        """Return the target brokers of the fault. Return an empty list for a fault of ZooKeeper.
+        Return None if a target does not exist, or if both targets are the same broker."""
         target = BY_NAME[event.kind].target
         if target is Target.ALL:
             return [*self._cluster.brokers.values()]

@@ -1,6 +1,6 @@
-"""The operator of a simulated cluster, in reality a person. The operator restarts brokers that have
-ended or that found a full disk at their start, and accepts the loss of data that cannot come back.
-Until the loss is accepted, a partition that may need this data has no leader."""
+"""Does the work of a human operator in a simulated cluster: restarts brokers that have ended or
+that found a full disk at their start, and accepts the loss of data that cannot come back. A
+partition that may need the lost data has no leader until the loss is accepted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pybroker.testing.simulation.view import stored_states
 
 
 def repair(cluster: SimCluster) -> None:
-    """Accept the loss of data that cannot come back, start brokers that have ended, and restart
-    those that found a full disk at their start. Call this repeatedly after the last fault."""
+    """Accept the loss of data that cannot come back. Start each broker that has ended. Restart each
+    broker that found a full disk when it started. Call `repair` repeatedly after the last fault."""
     found = _irrecoverable(cluster)
     for broker in cluster.brokers.values():
         found[broker.id] |= _replaced_directories(broker)
@@ -41,9 +41,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the paths of all lost log directories and of their replacements; an empty set if there
-    is no replacement. A replacement is an empty directory at the path of a lost directory. The
-    broker keeps a replacement offline until the operator accepts the loss."""
+    """Return the paths of all lost log directories, if an empty directory is at the path of one of
+    them. Otherwise return an empty set. The broker keeps such an empty directory offline until the
+    operator accepts the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs

@@ -37,8 +37,8 @@ def replica_files(
     producers: Iterable[ProducerEntry] | None = None,
 ) -> ReplicaFiles:
     """Return the content of a replica's files. `start` is the log start offset. `producers` is the
-    producer state in the broker's memory (None: the broker does not run); state of records below
-    `start` is left out. Raises DamagedFile."""
+    producer state in the broker's memory, or None if the broker does not run. The returned producer
+    state has no batches that end below `start`. Raises DamagedFile."""
     batches = tuple(
         Batch(
             header.base_offset,
@@ -66,8 +66,8 @@ def replica_files(
 def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
-    """Return the records from `start` up to, not including, `end` in the replica's files, without
-    transaction markers. Raises DamagedFile."""
+    """Return the records in the replica's files whose offset is at least `start` and less than
+    `end`. Transaction markers are left out. Raises DamagedFile."""
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
         Record(

@@ -57,7 +57,7 @@ class Result:
 
 
 def replay_line(schedule: Schedule) -> str:
-    """Return the command that runs the seed of the schedule again."""
+    """Return the command that runs the simulation again with the seed of the schedule."""
     if planted := schedule.options.planted:
         return f"python -m unit_tests.simulation run --seed {schedule.seed} --planted {planted}"
     return f"python -m pybroker.testing.simulation --seed {schedule.seed}"

@@ -76,10 +76,12 @@ class _ViolationFound(Exception):
 
 @contextmanager
 def nothing_planted(bug: str) -> Iterator[None]:
-    """Return a context manager that plants no bug. Raises ScheduleError for any name but ""."""
+    """Return a context manager that leaves the broker's code unchanged. Raises ScheduleError if the
+    schedule names a bug to put into the code (`bug` is not empty)."""
     if bug:
         raise ScheduleError(
-            f"cannot plant {bug}: only python -m unit_tests.simulation has planted bugs"
+            f"cannot put the bug {bug} into the broker's code:"
+            " only python -m unit_tests.simulation can"
         )
     yield
 
@@ -92,11 +94,13 @@ def simulate(
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
     """Run the schedule in this process, and return the result. The same schedule always gives the
-    same result. `planted` returns a context manager that puts the schedule's bug into the broker's
-    code.
+    same result. The function `planted` returns a context manager that puts a deliberate bug into
+    the broker's code. Its argument is the name of the bug, from the schedule's option `planted`; ""
+    means no bug.
 
     With `stop_early` the run ends at the first violated invariant, without a check of the history.
-    Logging and garbage collection of this process are changed during the run."""
+    Logging and garbage collection of this process are changed during the run.
+    """
     begun = time.process_time()
     environment = Environment(schedule.seed, keep_lines=keep_trace)
     log = BrokerLog(environment)

@@ -119,8 +119,8 @@ class FaultEvent:
     parameters: tuple[tuple[str, float], ...] = ()
 
     def parameter(self, name: str) -> float:
-        """Return the value of a parameter in the schedule, else the usual value for the kind of
-        fault."""
+        """Return the value of the parameter `name`. If `parameters` has no such parameter, return
+        the usual value for this kind of fault."""
         return dict(self.parameters).get(name, BY_NAME[self.kind].usual(name))
 
     def __str__(self) -> str:

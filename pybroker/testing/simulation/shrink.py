@@ -39,7 +39,8 @@ class _Spent(Exception):
 
 
 class _Search:
-    """A search for a smaller schedule that fails. `best` is the smallest one so far."""
+    """A search for a smaller fault schedule whose run still fails. `best` is the smallest such
+    schedule so far."""
 
     def __init__(self, schedule: Schedule, fails: Fails, runs_max: int) -> None:
         self.best = schedule
@@ -87,8 +88,8 @@ def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
 
 
 def _fewer_events(search: _Search) -> None:
-    """Remove groups of events, smaller and smaller, as long as the schedule still fails (delta
-    debugging)."""
+    """Remove groups of events as long as the run of the schedule still fails (delta debugging).
+    When no group of one size can be removed, go on with smaller groups."""
     parts = 2
     while search.best.events:
         events = search.best.events

@@ -100,7 +100,7 @@ class EarlyEnd:
 
 
 class ZooKeeper:
-    """The simulated ZooKeeper service. Its members are machines of `links`."""
+    """The simulated ZooKeeper ensemble. `links` is the simulated network."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class ZooKeeper:
         return self.tree.paths()
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
-        """Return the data and the stat of a node in the leader's tree, None if it does not
+        """Return the data and the stat of a node in the leader's tree, or None if the node does not
         exist."""
         return self.tree.node(path)
 
@@ -289,7 +289,7 @@ class ZooKeeper:
 
     def _answer_resumption(self, forwarded: Forwarded, session: _Session | None) -> None:
         """Answer a Connect that resumes a session on a new connection. `session` is None if the
-        session has expired. `forwarded.member` may get the answer while it lags behind the
+        session has expired. The member that forwarded the Connect need not be up to date with the
         leader."""
         if session is None:
             granted = Granted(0, 0)

@@ -61,8 +61,8 @@ class Transaction:
 
 
 class TransactionClock:
-    """The clock of a member's tree. It shows the time at which the leader decided the present
-    transaction."""
+    """The clock of a `MemoryTree`. It shows the time at which the leader decided the transaction
+    that the tree applies now or has applied last."""
 
     def __init__(self, wall_ms: int) -> None:
         self.now_ms = wall_ms

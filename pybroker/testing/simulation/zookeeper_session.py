@@ -1,9 +1,9 @@
-"""The ZooKeeper client (`Coord`) of one simulated process, which behaves like the real one over
-kazoo.
+"""A ZooKeeper client (`Coord`) for one simulated process. This client behaves like the real
+`Coord`, which uses kazoo.
 
 Requests fail at once while the connection is lost. After a reconnection, the client learns whether
-its session survived, and sets its watches again. It sends heartbeats even while the event loop is
-blocked, because kazoo uses a thread; a stopped process sends none."""
+its session survived, and sets its watches again. The client sends heartbeats even while the event
+loop is blocked, because kazoo uses a thread. A stopped process sends none."""
 
 from __future__ import annotations
 
@@ -465,9 +465,9 @@ class ZooKeeperSession:
         self._timers.clear()
 
     def _beat(self, wire: Wire) -> None:
-        """When the client has sent nothing for an interval, send a ping. But if the previous ping
-        still has no answer, break the connection. Like kazoo's thread, this runs outside of the
-        event loop."""
+        """Send a ping if the client has sent nothing for a third of the session timeout. If the
+        previous ping still has no answer, break the connection instead. This method runs outside of
+        the event loop, like the code of kazoo's thread."""
         if wire is not self._wire or self.loop.is_dead:
             return
         now = self._environment.now
@@ -485,9 +485,9 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Send a sync, and schedule the next call: six calls in each session timeout. If requests
-        wait and ZooKeeper is silent for too long, break the connection instead of sending a sync.
-        Never break a new connection (`is_fresh`)."""
+        """Send a sync, and call this method again after a sixth of the session timeout. Instead of
+        the sync, break the connection if requests wait and ZooKeeper has been silent for two thirds
+        of the timeout. Never break a new connection (`is_fresh`)."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

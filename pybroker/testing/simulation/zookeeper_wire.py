@@ -52,8 +52,9 @@ class Read:
 
 @dataclass(slots=True, eq=False)
 class SetWatches:
-    """A request to set the watches of an earlier connection again. A watch on a node that has
-    changed after `zxid` causes its event at once."""
+    """A request that a client sends on a new connection, to register the watches of its previous
+    connection. If a watched node has changed since `zxid`, ZooKeeper sends the watch event at
+    once."""
 
     zxid: int
     data: Sequence[str]
@@ -116,7 +117,7 @@ class Server(Protocol):
 
 
 class Service(Protocol):
-    """The client's view of the simulated ZooKeeper."""
+    """The attributes and methods of the simulated ZooKeeper that its clients use."""
 
     environment: Environment
     links: Links
@@ -133,7 +134,8 @@ class Service(Protocol):
 
 
 class Wire:
-    """One connection between a client and a ZooKeeper member. Both sides know it by its number."""
+    """One connection between a client and a ZooKeeper member. `number` identifies the
+    connection."""
 
     __slots__ = (
         "_links",

@@ -73,8 +73,8 @@ class ApiProducer:
         await self._producer.close()
 
     async def identify(self, *, keep: bool = False) -> None:
-        """Do nothing: `start` gets the first producer epoch, and the producer gets later epochs by
-        itself."""
+        """Do nothing. `Producer` itself requests its epochs (InitProducerId), in `start` and
+        later."""
 
     def begin(self) -> None:
         """Begin a transaction. Raises ClientError."""

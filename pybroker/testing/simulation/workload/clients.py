@@ -1,5 +1,5 @@
-"""A simulated client as a process on its own machine, which is sometimes killed and started
-again."""
+"""The base class of simulated clients, and the state that all clients share. Each client has its
+own machine. The client's process is sometimes killed, and started again later."""
 
 from __future__ import annotations
 

@@ -98,10 +98,10 @@ class _GroupClient(Client):
 
 
 class MemberClient(_GroupClient):
-    """A member of a consumer group. For each process of the member, the seed draws how it commits.
-    The seed also draws when the member leaves, unsubscribes, crashes or pauses. When the faults are
-    over (`shared.is_even`), or when the other clients stop (`shared.is_stopping`), the member no
-    longer crashes or pauses. It then stays in the group until the groups stop."""
+    """A simulated member of a consumer group. Each process of the member commits offsets in a
+    randomly chosen way. After a random time the process leaves the group, unsubscribes, crashes or
+    pauses. After the last fault (`shared.is_even`), and at the latest after `Workload.stop`, the
+    member does none of these, and stays in the group until `Workload.stop_groups`."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)

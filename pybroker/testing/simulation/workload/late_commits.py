@@ -30,7 +30,9 @@ _REQUEST_S: Final = 2.0
 
 
 class LateCommits:
-    """Repeats commits of one member. `current` returns the member's present identity."""
+    """Sends some commits of one group member a second time: at once, or late, when the member has
+    joined a later generation. `current` returns the member's present member id, generation and
+    instance id."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Records the requests and answers of simulated clients in a history, in virtual time."""
+"""Writes the requests that simulated clients send, and the answers that they get, into a history.
+All times are in virtual time."""
 
 from __future__ import annotations
 

@@ -72,9 +72,10 @@ cannot continue its transaction."""
 
 
 class TransactionalProducer:
-    """A producer with a transactional id. Every method repeats its request after retriable errors
-    for up to 5 s, and then raises ClientError. The attribute `definite` of this error is False if a
-    broker may have processed the request. A `ResponseError` has the broker's error code."""
+    """A producer with a transactional id. Each request is repeated after retriable errors for up to
+    5 s. Methods raise ClientError if the request fails. The attribute `definite` of the ClientError
+    is False if a broker may have processed the request. The ClientError is a `ResponseError` if a
+    broker answered with an error code that is not retriable."""
 
     def __init__(
         self,

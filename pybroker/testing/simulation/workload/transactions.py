@@ -48,9 +48,9 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """A producer with a transactional id. Two clients share each transactional id. When the faults
-    of the run are over (`shared.is_even`), the client with `is_spare` stops, and the other client
-    leaves no transaction open."""
+    """A producer with a transactional id that it shares with a second client. One of the two
+    clients has `is_spare`. This client stops when the faults of the run are over
+    (`shared.is_even`). The client without `is_spare` then leaves no transaction open."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
@@ -131,8 +131,8 @@ class _TransactionalClient(Client):
     async def _complete(
         self, producer: AnyProducer, transaction: Transaction, filled: Awaitable[None]
     ) -> None:
-        """`filled` writes the records. Await `filled`, then call `_finish`. Abort the transaction
-        if one of the two raises an AbortableTransactionError."""
+        """Await `filled`, which writes the records, then call `_finish`. Abort the transaction if
+        `filled` or `_finish` raises an AbortableTransactionError."""
         try:
             await filled
             await self._finish(producer, transaction)
@@ -327,8 +327,8 @@ class LoopClient(_TransactionalClient):
         self._hold(producer)
 
     def _hold(self, producer: AnyProducer) -> None:
-        """Record that only this client uses the group now. A group without members has no
-        generation: the producer epoch is recorded in its place."""
+        """Add a history entry: this client is the only user of the group. The entry's generation is
+        the producer epoch, because a group without members has no generation."""
         self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
 
     async def _seek_to_committed(self, consumer: Consumer) -> None:
@@ -409,8 +409,8 @@ class CommittedOffsetOfLoopClient(CommittedOffsetClient):
 
 
 class FinalOffsetsClient(Client):
-    """A client that requests the committed offsets of all `LoopClient`s after the cluster has
-    recovered. It repeats failed requests."""
+    """A client that requests the committed offsets of consumer groups at the end of a run, when the
+    cluster has recovered. The client repeats failed requests."""
 
     def __init__(self, shared: Shared, name: str, groups: Sequence[str]) -> None:
         super().__init__(shared, name)
@@ -490,7 +490,7 @@ def transactional_clients(shared: Shared, name: str) -> list[Client]:
 
 
 def clients_of_loops(shared: Shared, name: str) -> list[Client]:
-    """Return a client for each group of `LoopClient`s. The client requests the group's offsets."""
+    """For each `LoopClient` consumer group, return a client that requests the group's offsets."""
     found = list[Client]()
     for group in loop_groups(shared.options, name):
         partition = partition_of(group, shared.options.offsets_partitions)

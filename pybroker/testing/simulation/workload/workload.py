@@ -1,4 +1,4 @@
-"""All simulated clients of a run, which start and stop together, and the reads at the end."""
+"""Starts and stops the simulated clients of a run, and starts the reads at the end of the run."""
 
 from __future__ import annotations
 
@@ -166,7 +166,8 @@ class Workload:
 
     @property
     def are_groups_quiet(self) -> bool:
-        """Return whether all members have left their groups, as they do after `stop_groups`."""
+        """Return whether all clients of consumer groups have ended. `stop_groups` tells these
+        clients to end."""
         return all(client.has_ended for client in self._of_groups)
 
     @property
