@@ -32,8 +32,8 @@ class DueQueue(Generic[Key]):
         return len(self._queued)
 
     def put(self, key: Key, due_ms: int) -> None:
-        """Add the key, or move it to the earlier time `due_ms`. Do nothing if the key is already in
-        the queue with an earlier time."""
+        """Add the key with the time `due_ms`. If the key is already in the queue, keep the earlier
+        of its present time and `due_ms`."""
         known_ms = self._queued.get(key)
         if known_ms is None or due_ms < known_ms:
             self._queued[key] = due_ms

@@ -1,8 +1,9 @@
 """Plain counters: code that runs for each request counts events here instead of logging them.
 
-A field is a counter. Its declaration also gives the name and the description under which the page
-`/metrics` shows it. A field without a declaration is not shown. Attributes are incremented in place
-(`counters.bytes_in += size`), on the event loop only unless the class says otherwise.
+Each counter is a field of a class. If the field is declared by `counter`, `gauge` or a similar
+function, the page `/metrics` shows it with the declared name and description. Other fields are not
+shown. A field is incremented in place (`counters.bytes_in += size`), on the event loop only unless
+the class says otherwise.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
-    """Return a field that declares a metric: several numbers that grow and shrink. A key of the
-    field is a tuple with the values of the last labels. The other labels come first, and have the
-    same values for all keys. Example: with the labels client_id, topic and partition, a key is
-    (topic, partition), and client_id is the same for all keys."""
+    """Return a field that declares a metric: several numbers that grow and shrink. The field is a
+    dict: key -> number. A key is a tuple with the values of the labels that differ from number to
+    number. These labels are the last of `labels`. Example: for the labels client_id, topic and
+    partition, a key is (topic, partition), because client_id is the same for all numbers."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 

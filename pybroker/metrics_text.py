@@ -61,7 +61,8 @@ def header(of: Family) -> str:
 
 
 def rows(name: str, lines: Iterable[Line]) -> str:
-    """Return the lines of the metric family `name`, as text without its HELP and TYPE lines."""
+    """Return the lines of the metric family `name` as text. The HELP and TYPE lines are not
+    included."""
     return "".join([f"{name}{where} {value}\n" for where, value in lines])
 
 

@@ -95,8 +95,9 @@ def is_orphaned(state: PartitionState) -> bool:
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """Return the state with `isr` as its ISR. If the new ISR has fewer than `required` replicas,
-    the replicas that leave the ISR become eligible (KIP-966), otherwise no replica is eligible.
+    """Return the state with `isr` as its ISR. If `isr` has fewer than `required` replicas, the
+    replicas that leave the ISR become eligible leader replicas (KIP-966), and the earlier eligible
+    leader replicas outside `isr` remain. Otherwise the new state has no eligible leader replicas.
     `required` is min.insync.replicas, or the number of replicas if that is smaller."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
@@ -192,10 +193,13 @@ class Everything:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Add the partitions of a command, unless its extent is SOME. The caller must pass every
-        command, in the order of arrival. Return all partitions after a command with the extent
-        ALL, and after the last command (ENDS) of a series that began with BEGINS. Otherwise
-        return None."""
+        """Take the controller's next command. The caller must pass every command, in the order of
+        arrival.
+
+        If the command names all partitions (Extent.ALL), return its partitions. If the command is
+        the last of a series (Extent.ENDS), return the partitions of the whole series; None if the
+        first command of the series is missing. After any other command return None.
+        """
         extent = command.extent
         if extent is Extent.SOME:
             return None

@@ -398,9 +398,8 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A transactional producer whose records a coordinator appends. `guard`, from
-    `PartitionLog.verified`, is the proof that the partition is in the producer's transaction
-    (KIP-890)."""
+    """A transactional producer. `guard` proves to `PartitionLog.append` that the partition is in
+    the producer's transaction (KIP-890). `PartitionLog.verified` sets `guard`."""
 
     producer_id: int
     epoch: int
@@ -408,9 +407,9 @@ class Producer:
 
 
 class PartitionLog(Protocol):
-    """A partition of an internal topic on its leader, in which a coordinator stores its decisions.
-    Every method may raise BrokerError: KAFKA_STORAGE_ERROR if the log fails, NOT_LEADER_OR_FOLLOWER
-    if this broker no longer leads the partition."""
+    """The leader's log of one partition of an internal topic. A coordinator stores its decisions in
+    this log. Every method may raise BrokerError: KAFKA_STORAGE_ERROR if the log fails,
+    NOT_LEADER_OR_FOLLOWER if this broker no longer leads the partition."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -442,11 +441,11 @@ class PartitionLog(Protocol):
 
     @property
     def has_leader_lease(self) -> bool:
-        """Whether it is certain, without a request to ZooKeeper, that this broker leads the
-        partition. `has_zookeeper_lease` must be true. In addition, all in-sync replicas must have
-        fetched recently, or ZooKeeper must have confirmed recently that this broker leads. If this
-        property is False, `is_led_now` can still return True, because it may send a request. Never
-        raises."""
+        """Whether it is certain that this broker leads the partition. No request is sent. Two
+        conditions must hold. First, `has_zookeeper_lease` is true. Second, all in-sync replicas
+        have fetched recently, or ZooKeeper has confirmed recently that this broker leads. If
+        `has_leader_lease` is False, `is_led_now` can still return True, because `is_led_now` may
+        send a request. Never raises."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched in the current leader epoch. After that,
@@ -459,8 +458,8 @@ class PartitionLog(Protocol):
         have records that this replica lacks. Never raises."""
 
     def suspect(self, offset: int) -> None:
-        """Make the log check itself. The caller has read bytes at `offset` that are not those that
-        were written."""
+        """Make the log check itself for damage. The bytes that the caller has read at `offset` seem
+        damaged."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
         """Return whole batches of about `bytes_max` bytes together. The first batch contains
@@ -483,18 +482,18 @@ class PartitionLog(Protocol):
         large enough for acks=all. This method does not wait until the in-sync replicas have the
         batch (see `committed`), and never yields to the event loop. `timestamp_ms` (since 1970) is
         the timestamp of every record. If `producer` is given, it must be a result of `verified`,
-        and the batch is part of the producer's transaction. If `is_awaited` is False, the append
-        does not end the waiting fetches of followers: they get the batch with their next records.
+        and the batch is part of the producer's transaction. If `is_awaited` is False, waiting
+        fetches of followers keep waiting. The followers get the batch with the next records.
 
         Raise BrokerError NOT_ENOUGH_REPLICAS or MESSAGE_TOO_LARGE; INVALID_PRODUCER_EPOCH or
         INVALID_TXN_STATE if the producer may not append; and the errors listed at `PartitionLog`.
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return a copy of `producer` whose `guard` proves that this partition is in the producer's
-        transaction (KIP-890). If the log cannot prove this, ask the transaction coordinator. Raise
-        BrokerError with the coordinator's error code, for example INVALID_TXN_STATE, and the errors
-        listed at `PartitionLog`."""
+        """Return a copy of `producer` with a new `guard`, the proof that this partition is in the
+        producer's transaction (KIP-890). If the log has no such proof, ask the transaction
+        coordinator. Raise BrokerError: the coordinator's error, for example INVALID_TXN_STATE, or
+        an error listed at `PartitionLog`."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

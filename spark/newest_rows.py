@@ -81,8 +81,9 @@ class NewestRows:
                 yield from newest.finish()
 
     def _compare(self) -> None:
-        """Merge the new rows into the kept rows, with one row for each key. Write the kept rows to
-        files if they exceed the limit."""
+        """Merge the waiting rows into the kept rows: of all rows with the same key, only the last
+        row is kept. Then write the kept rows to files if they need too much memory, or if files
+        exist already."""
         if not self._waiting:
             return
         parts = [] if self._held is None else [self._held]
@@ -161,6 +162,7 @@ class _Files:
 
 
 def _folder() -> str | None:
-    """Return Spark's local folder for spilled data, None for the machine's temporary folder."""
+    """Return the first folder of SPARK_LOCAL_DIRS that exists. Return None if no folder exists: the
+    caller then uses the machine's temporary folder."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     return next((folder for folder in folders if folder and Path(folder).is_dir()), None)

@@ -147,7 +147,7 @@ def _edge_or_offsets(
     for partition, offset in found.items():
         if offset == number:
             raise ValueError(
-                f"must not be the {refused} offset ({number}) for {partition}: with {refused},"
+                f"must not be {number} ({refused}) for {partition}: with {refused},"
                 " no record would ever be read"
             )
     return found
@@ -166,8 +166,8 @@ def _by_partition(text: str, example: str, minimum: int) -> dict[TopicPartition,
             if not _is_number(number, minimum):
                 raise _malformed(
                     example,
-                    f"{shown(json.dumps(number))} of {topic}-{name} is not a whole number from"
-                    f" {minimum} to {INT64_MAX}",
+                    f"the value of {topic}-{name} is {shown(json.dumps(number))}, expected a whole"
+                    f" number from {minimum} to {INT64_MAX}",
                 )
             if TopicPartition(topic, int(name)) in found:
                 raise _malformed(example, f"{topic}-{int(name)} is given twice")

@@ -279,8 +279,8 @@ def has_effect(name: str) -> bool:
 def _sorted_out(
     options: Mapping[str, str], faults: list[str], notices: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the client's options, without the prefix `kafka.`, and this source's options. All
-    names are in lower case. For any other option, add a message to `faults` or `notices`."""
+    """Return (client options without the prefix `kafka.`, options of this source). All names are in
+    lower case. For any other option, add a message to `faults` or `notices`."""
     noticed = {name.lower(): (name, reason) for name, reason in NOTICED.items()}
     client: dict[str, str] = {}
     own: dict[str, str] = {}

@@ -365,7 +365,7 @@ def _cuts(
     spec: SnapshotSpec,
     responses: _Responses,
 ) -> dict[str, TopicCut]:
-    """Return the range of each partition. Raises SnapshotError."""
+    """Return topic -> the offset range of the snapshot in each partition. Raises SnapshotError."""
     faults: list[str] = []
     before = _earlier_ends(topics, spec, responses, faults)
     cuts: dict[str, dict[int, PartitionCut]] = {name: {} for name in topics}
@@ -435,8 +435,9 @@ def _reversed(key: TopicPartition, start: int, end: int, spec: SnapshotSpec) -> 
 def _earlier_ends(
     topics: Mapping[str, TopicInfo], spec: SnapshotSpec, responses: _Responses, faults: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return the end offset of each partition in the earlier snapshot. If the new snapshot cannot
-    start at this offset, add the reason to `faults`. Records deleted by retention are no fault."""
+    """Return, for each partition of the earlier snapshot `spec.since`, the offset at which that
+    snapshot ends. The new snapshot starts there. If a partition makes this impossible, add the
+    reason to `faults`. Deletion of records by retention is not such a reason."""
     if spec.since is None:
         return {}
     found = {}

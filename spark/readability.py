@@ -54,9 +54,9 @@ async def readability(
     rng: Rng | None = None,
 ) -> Readability:
     """Ask all leaders whether the ranges can still be read. `cluster_id` and `created_at_ms` are
-    those of the snapshot. `will_recount`: the caller will count the records again. Topics whose
-    records were counted for the snapshot then get no warning about compaction. Raises ClientError
-    if no broker answers."""
+    those of the snapshot. `will_recount`: the caller will also count the records again. If True,
+    there is no warning about compaction for topics with record counts, because the new count finds
+    removed records. Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:

@@ -1,5 +1,5 @@
-"""The data source's read: `load()` fixes the offsets, the reader divides the ranges into tasks, and
-each task yields rows."""
+"""The data source's read: `load()` determines the offset ranges, the reader divides the ranges into
+tasks, and each task yields rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class FrozenRead:
 
 
 def freeze(options: Mapping[str, str]) -> FrozenRead:
-    """Return the read with fixed offsets. Raises ConfigError, SnapshotError or ClientError."""
+    """Determine the start and end offsets of the read that `options` describes. If `options`
+    contains a snapshot, take the offsets from the snapshot. Raises ConfigError, SnapshotError or
+    ClientError."""
     with in_one_line():
         request = read_request(options)
         for notice in request.notices:
@@ -117,9 +119,10 @@ class FrozenReader(DataSourceReader):
         return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
-        """Return a range for each task. Spark calls this method each time a query is planned; the
-        call runs in a separate process. The brokers are asked only for sizes and batch boundaries,
-        because the ends of the ranges are fixed."""
+        """Return an offset range for each task. Spark calls this method in a separate process, each
+        time a query is planned. The snapshot has already fixed the offsets to read. The brokers are
+        asked only for sizes and batch boundaries, which are needed to divide these offsets among
+        the tasks."""
         with in_one_line():
             return [InputPartition(each) for each in _pieces(self._frozen)]
 

@@ -58,8 +58,8 @@ class PybrokerDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """A stream reader whose methods raise the error that streams are not supported. If the data
-    source raised the error itself, Spark would hide its message."""
+    """A stream reader whose methods raise the error that streams are not supported. If
+    `streamReader` raised the error, Spark would hide the error's message."""
 
     def initialOffset(self) -> dict[str, Any]:
         raise _refusal()

@@ -132,9 +132,10 @@ async def pieces_of(
 def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return new first offsets of pieces, for the parameter `starts` of `align`. The field `counts`
-    of a range has the record counts of consecutive parts of the range. Each first offset is lowered
-    to the nearest start or end of a part. Pieces of ranges without record counts are left out."""
+    """Return the parameter `starts` of `align`: (partition, first offset of a piece) -> new first
+    offset. The record counts (`counts`) of a range divide the range into parts. The new first
+    offset is the largest boundary of a part that is not above the old first offset. Pieces of
+    ranges without record counts are omitted."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -152,8 +153,8 @@ def counted_starts(
 def with_counts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> list[PartitionRange]:
-    """Return the pieces with record counts added. A piece gets the counts of `ranges` for the
-    offset intervals that lie in the piece."""
+    """Return the pieces with record counts added. A piece gets those counts in `ranges` whose
+    offsets all lie within the piece."""
     counted = {item.topic_partition: item for item in ranges if item.counts}
     return [
         counted[piece.topic_partition].part(piece.start, piece.end)

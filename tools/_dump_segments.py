@@ -83,10 +83,13 @@ class LogView:
 
 @dataclass(slots=True)
 class Complaints:
-    """The faults found in the files. Each field maps a file's absolute path to pairs. In `gaps`:
-    the offsets of two successive records. In `time_disorder`: the timestamps of an index entry and
-    of the entry before. In the other fields: the offset or timestamp of an index entry, and the
-    value in the log."""
+    """The faults found in the files. Each field maps a file's absolute path to pairs:
+
+    - `mismatches`, `not_found`: the offset in an index entry, and the offset in the log.
+    - `time_mismatches`: the timestamp in an index entry, and the timestamp in the log.
+    - `time_disorder`: the timestamps of an index entry and of the entry before.
+    - `gaps`: the offsets of two successive records.
+    """
 
     mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     time_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)

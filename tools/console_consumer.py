@@ -270,10 +270,11 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set auto_offset_reset in `options` to `start` if `start` is "earliest" or "latest". If
-    `start` is a number, change nothing. An auto_offset_reset that `options` already contains is
-    replaced only if `start` is the argument of --offset (`by_offset`). Raises Failure if
-    --from-beginning is given and `options` contains an auto_offset_reset other than "earliest"."""
+    """Set auto_offset_reset in `options` to `start`. An existing value is replaced only if --offset
+    is given (`by_offset`). If `start` is a number, change nothing.
+
+    Raises Failure if --from-beginning is given and the existing value is not "earliest".
+    """
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(

@@ -242,8 +242,8 @@ def _offset(value: object) -> int:
 
 
 def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bool) -> None:
-    """Print a snapshot. If `standing` is given, also print whether the ranges of the snapshot can
-    still be read."""
+    """Print a snapshot. If `standing` is given, also print whether the brokers can still deliver
+    the offset ranges of the snapshot."""
     if as_json:
         document = json.loads(found.to_json())
         if standing is not None:

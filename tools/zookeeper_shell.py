@@ -263,8 +263,8 @@ class Shell:
         except kazoo.handlers.threading.KazooTimeoutError:
             session.close()
             raise Failure(
-                f"no ZooKeeper server answered at {self._server} within {limit_s:g} s; a"
-                " process accepts connections there: check that it is a ZooKeeper server"
+                f"the process at {self._server} accepts connections, but did not answer within"
+                f" {limit_s:g} s: check that it is a ZooKeeper server"
             ) from None
         self._session = timed
         self.announce("None", "null")

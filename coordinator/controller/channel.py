@@ -84,8 +84,9 @@ class PendingWork:
     4. UpdateMetadata with all other partitions
 
     So a broker knows a leader's endpoints before it follows the leader, and leads a partition
-    before clients see it as the leader. Until `complete` is called, `take` returns only commands of
-    the first two kinds.
+    before clients see it as the leader. The controller calls `complete` after it has queued its
+    first round of changes for the broker. Until then, `take` returns only commands of the kinds 1
+    and 2.
 
     If a LeaderAndIsr or UpdateMetadata has Extent.ALL, the broker drops every replica or partition
     that the request does not name. LeaderAndIsr does not name a replica that the broker has stopped

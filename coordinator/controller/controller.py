@@ -170,8 +170,8 @@ class Controller:
         self._enqueue(ControllerChanged())
 
     async def stop(self) -> None:
-        """Stop handling events. If this broker is the controller, resign; give up the resignation
-        after `stop_timeout_s`. Idempotent."""
+        """Stop handling events. If this broker is the controller, resign. Wait at most
+        `stop_timeout_s` until ZooKeeper has applied the resignation. Idempotent."""
         self._stopping = True
         await self._task.stop()
         won = None if self._is_over() else self._won

@@ -114,8 +114,8 @@ def succeeded(
 def without(
     partition: Partition, gone: Collection[int], now: Circumstances, reason: Reason
 ) -> StateWrite | None:
-    """Return the state with the followers `gone` removed from the ISR; None if none of them is in
-    the ISR. The leader must not be one of `gone`."""
+    """Return the partition's state with an ISR that does not contain the followers `gone`. Return
+    None if the ISR contains none of these followers. The leader must not be one of `gone`."""
     state = partition.state
     assert state is not None and state.leader not in gone
     isr = tuple(replica for replica in state.isr if replica not in gone)

@@ -1,13 +1,14 @@
 """The deletion of a topic: which replicas still have to confirm, and in which order the nodes are
 removed.
 
-First, UpdateMetadata with leader LEADER_DURING_DELETION makes all brokers forget the topic. Then
-live brokers delete their replicas and confirm; dead brokers do not delay the deletion. Then the
-controller removes the nodes below the topic's nodes. One last multi removes the topic's own nodes
-together with the deletion request. If a controller ends before this multi, the next controller
-finds the request and starts the deletion again. The multi also removes /pybroker/topic_ids/<id>,
-the node that every write to the topic's nodes checks. So a late write fails, even if a topic with
-this name was created again (`zookeeper/topic_nodes.py`).
+- UpdateMetadata with leader LEADER_DURING_DELETION makes all brokers forget the topic.
+- Live brokers delete their replicas and confirm. Dead brokers do not delay the deletion.
+- The controller removes the children of the topic's nodes.
+- One multi removes the topic's nodes, the deletion request and /pybroker/topic_ids/<id>.
+
+If a controller ends before the multi, the next controller finds the request and starts the deletion
+again. Every write to the topic's nodes checks /pybroker/topic_ids/<id>. So a late write fails, even
+if a topic with this name was created again (`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class Deletion:
         return self._moved(awaited, ReplicaStatus.DELETION_SUCCESSFUL)
 
     def without_broker(self, broker_id: int) -> Deletion:
-        """Return the deletion that does not wait for confirmations of this broker, because the
-        broker has ended."""
+        """Return a copy of this deletion that does not wait for confirmations of the broker,
+        because the broker has ended."""
         awaited = [key for key in self.replicas if key[0] == broker_id and self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_INELIGIBLE)
 

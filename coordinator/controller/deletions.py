@@ -72,7 +72,8 @@ class Deletions:
         self._services.retries.repeat_if(failed, DeletionRequested())
 
     def begin(self, names: Iterable[str]) -> None:
-        """Queue the requests that make brokers forget these topics and delete their replicas."""
+        """Queue the requests that make the brokers delete the replicas of these topics and forget
+        the topics. Do nothing if delete.topic.enable is false."""
         if not self._services.settings.delete_topic_enable:
             return
         for name in sorted(set(names) - self._context.deletions.keys()):

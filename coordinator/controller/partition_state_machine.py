@@ -109,8 +109,9 @@ class PartitionStateMachine:
         self._retries.partitions.update(waiting)
 
     async def refresh(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions' states, and adopt those that are newer than the context's, such as
-        ISR changes by leaders. Raises ControllerMoved, CoordError."""
+        """Read the stored states of these partitions. If a stored state is newer than the state in
+        the context (for example, because the leader has changed the ISR), replace the state in the
+        context. Raises ControllerMoved, CoordError."""
         nodes, _ = await read_states(self._coord, topic_partitions)
         for key, node in nodes.items():
             known = self._context.partitions.get(key)
@@ -208,17 +209,19 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Update the partition's stale replicas after `write` was stored. A stale replica is still
-        in the stored ISR, but has not caught up since its broker ended or restarted. It stays stale
-        if the new state has a leader, and the replica is a follower in the new ISR. Otherwise it is
-        not stale any more."""
+        """Update the set of the partition's stale replicas after `write` was stored. A stale
+        replica is in the stored ISR, but has not caught up since its broker ended or restarted. If
+        the new state has no leader, the set becomes empty. Otherwise the set keeps only the
+        replicas that are followers in the new ISR."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:
             self._context.stale[write.topic_partition] = stale
 
     def _adopt(self, key: TopicPartition, node: StateNode) -> None:
-        """Adopt a stored state that this controller did not write."""
+        """Update the context with a stored state that this controller did not write, for example an
+        ISR change by a leader. Pass the change to the broker notifier. Raises ControllerMoved if a
+        newer controller wrote the state."""
         if node.state.controller_epoch > self._context.controller_epoch:
             raise ControllerMoved(f"the state of {key} was written by a newer controller")
         context, before = self._context, self._context.partitions[key]

@@ -1,5 +1,6 @@
-"""The status of a partition in the controller: four statuses, the allowed transitions, and the
-writes of the partition's state. No function here waits, writes or logs."""
+"""The controller's data about one partition: its status, the allowed transitions between the
+statuses, and `StateWrite`, the description of a write to the partition's state node. No function
+here waits, calls ZooKeeper or logs."""
 
 from __future__ import annotations
 

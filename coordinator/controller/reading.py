@@ -39,8 +39,9 @@ async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K])
 
 
 async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Broker]:
-    """Return the registered brokers by id. `watch` fires when a broker registers, ends, or changes
-    its endpoints. A broker's epoch is the czxid of its registration (KIP-380)."""
+    """Return the registered brokers by id. `watch` fires when a broker registers, when its
+    registration ends, or when its endpoints change. A broker's epoch is the czxid of its
+    registration (KIP-380)."""
 
     async def one(name: str) -> Broker | None:
         path = f"{paths.BROKER_IDS}/{name}"

@@ -30,15 +30,16 @@ _HOW_TO_GO_ON: Final = (
 
 
 class Reassignments:
-    """Handles reassignment requests in one controller's term."""
+    """Refuses and removes the requests in the node /admin/reassign_partitions."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:
         self._services = services
         self._watch = watch
 
     async def look(self) -> None:
-        """Read the node /admin/reassign_partitions. If it exists, log a warning and remove the
-        node. Raises ControllerMoved, CoordError."""
+        """Read the node /admin/reassign_partitions. If it exists, refuse its reassignments: log a
+        warning and remove the node, because pybroker does not move replicas. Raises
+        ControllerMoved, CoordError."""
         path = paths.REASSIGNMENTS
         found = await read_request(self._services, path, self._watch)
         if found is None:

@@ -39,9 +39,10 @@ class ReceiptBook:
         self._clock = clock
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
-        """Return partition -> the operation that writes the loss receipt of the partition's
-        election. `writes` has only unclean elections. The caller adds each operation to the multi
-        that stores the election. Raises CoordError."""
+        """Return partition -> the operation that writes the partition's loss receipt. A loss
+        receipt states in ZooKeeper that an unclean election may have lost committed records.
+        `writes` has only unclean elections. The caller adds each operation to the multi that stores
+        the election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)
@@ -82,7 +83,8 @@ def _reason(write: StateWrite) -> str:
 
 
 def log_receipt(write: StateWrite, isr_before: Sequence[int], replicas: Sequence[int]) -> None:
-    """Log that a loss receipt was stored in the same multi as `write`."""
+    """Log that an election may have lost committed records. The multi that stored `write` also
+    stored a loss receipt: a ZooKeeper node about this election."""
     log.warning(
         "loss receipt partition=%s reason=%s leader=%d leader_epoch=%d isr_before=%s replicas=%s:"
         " records that only the earlier in-sync replicas have are discarded",

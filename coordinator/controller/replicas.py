@@ -57,7 +57,8 @@ ReplicaKey = tuple[int, TopicPartition]
 
 
 def moved(key: ReplicaKey, status: ReplicaStatus, target: ReplicaStatus) -> ReplicaStatus:
-    """Return `target`. Raises IllegalMove if a replica may not move from `status` to `target`."""
+    """Return the new status, `target`. Raises IllegalMove if LEGAL_MOVES does not list the change
+    from `status` to `target`."""
     if status not in LEGAL_MOVES[target]:
         raise IllegalMove(
             f"replica={key[1]} broker={key[0]} cannot go from {status.value} to {target.value}"

@@ -32,8 +32,8 @@ class Retries:
             self._events[event] = None
 
     def take(self) -> set[TopicPartition]:
-        """Remove all waiting work. Put the waiting events back into the controller's queue. Return
-        the partitions whose state could not be stored."""
+        """Put the waiting events back into the controller's queue. Return the partitions whose
+        state could not be stored. Afterwards no work waits for a retry."""
         self._timer = None
         events, self._events = self._events, {}
         for event in events:

@@ -106,8 +106,8 @@ class ControllerServices:
         )
 
     async def repair(self, keys: Iterable[TopicPartition]) -> None:
-        """Move the partitions to the best state that the live brokers allow. Raises
-        ControllerMoved, CoordError."""
+        """Give each partition the best leader and ISR that the live brokers allow. Partitions of
+        topics that are being deleted are skipped. Raises ControllerMoved, CoordError."""
         kept = [key for key in keys if key.topic not in self.context.deletions]
         await self.machine.move(
             kept, lambda partition: decide_repair(partition, self.circumstances(partition))

@@ -4,8 +4,8 @@ cause this.
 
 The controller waits until all assigned replicas are live and have reported their log ends. Then it
 elects a replica with the longest log. If unclean elections are allowed, the controller does not
-wait: it elects any live replica. Each such election writes a loss receipt: a record in ZooKeeper of
-the election that may have lost committed records.
+wait: it elects any live replica. Both of these elections write a loss receipt: a record in
+ZooKeeper of an election that may have lost committed records.
 
 Each registration of a broker raises the broker's incarnation, the version of the node
 /pybroker/incarnations/<broker id> (KIP-903). A log end report is valid only in the incarnation in
@@ -59,8 +59,8 @@ def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
     """Return the state in which a replica with the longest log leads, and all replicas with an
-    equally long log are the ISR. `reports` maps replicas to log end reports. Return None if the
-    partition is not orphaned (a replica is in the ISR or eligible to lead), or if `longest` returns
+    equally long log are the ISR. `reports`: replica -> the end of its log, as the replica reported
+    it. Return None if any replica is still in the ISR or eligible to lead, or if `longest` returns
     no replica."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
@@ -73,8 +73,8 @@ def decide_longest(
 
 
 class Suspects:
-    """Elects leaders for orphaned partitions, in one controller's term. A partition is orphaned if
-    no replica is in the ISR or eligible to lead."""
+    """Elects a leader for each orphaned partition, in one controller's term. An orphaned partition
+    has no leader, no in-sync replica and no eligible leader replica (KIP-966)."""
 
     def __init__(self, services: ControllerServices) -> None:
         self._services = services

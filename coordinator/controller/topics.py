@@ -133,7 +133,8 @@ async def create_topic(
     topic_id: uuid.UUID,
 ) -> None:
     """Store a new topic and its configuration in one multi. The caller has checked `assignment` and
-    `configs`. A configuration node that a deleted topic has left is replaced.
+    `configs`. If a configuration node of a deleted topic with this name still exists, the node is
+    overwritten.
 
     Raises BrokerError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS (the
     assignment is too large for a node). Raises CoordError.

@@ -47,7 +47,8 @@ caller has to read the nodes: a first attempt may have been applied and its repl
 
 
 class FencedWriter:
-    """Writes to ZooKeeper while the node /controller_epoch has the version `epoch_version`."""
+    """Sends writes to ZooKeeper. ZooKeeper refuses each write if the node /controller_epoch no
+    longer has the version `epoch_version`."""
 
     def __init__(self, coord: Coord, epoch_version: int) -> None:
         self._coord = coord

@@ -20,8 +20,8 @@ class Membership(Protocol):
 
     def members_changed(self, group: GroupView) -> None:
         """Schedule the write of the group's present members and assignments to ZooKeeper. Never
-        waits. The state of a `group` without members tells whether the group still exists: Empty,
-        or Dead if it has been deleted."""
+        waits. If `group` has no members, its state says whether the group still exists: Empty if it
+        exists, Dead if it has been deleted."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Return NONE if a first member may join the group. Return INCONSISTENT_GROUP_PROTOCOL if

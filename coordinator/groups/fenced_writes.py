@@ -164,9 +164,9 @@ class FencedWrites:
                 raise
             await self._look_at_fence()
             raise ConnectionLoss(
-                "ZooKeeper refused the fence check of"
-                f" __consumer_offsets-{self._shard.partition}, but the node {self._fence} has the"
-                " expected version"
+                f"ZooKeeper refused a write for __consumer_offsets-{self._shard.partition} at the"
+                f" check of the version of {self._fence}, but a later read returned the expected"
+                " version"
             ) from error
 
     # ---- the task
@@ -198,8 +198,8 @@ class FencedWrites:
         self.end()
 
     def _take(self) -> list[list[_Asked]]:
-        """Return the changes whose outcome is unknown: one list for each `Change.key`, with the
-        oldest change first."""
+        """Remove the decided changes from `_open`. Return the other changes: one list for each
+        `Change.key`, with the oldest change first."""
         self._open = [each for each in self._open if not each.decided.done()]
         batch: dict[object, list[_Asked]] = {}
         for each in self._open:
@@ -220,8 +220,8 @@ class FencedWrites:
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
         """Handle `answer`, ZooKeeper's result or error for a write of one key. `waiting` has all
-        changes of this key without an answer, oldest first. The newest replaces the older ones, so
-        only the newest was sent, and its answer counts for all of them.
+        undecided changes of this key, oldest first. Only the newest change was sent, because it
+        replaces the older changes. So `answer` counts for all of `waiting`.
 
         After a success, or after ATTEMPTS_MAX refusals, all of `waiting` get the code for this
         answer. Return False if the outcome is still unknown, because the connection or the session
@@ -279,10 +279,10 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Return False if the existence of the node must be checked before a change. A node that
-        existed at the last check needs no new check. A missing node needs a new check, because
-        another client may have created the node since. Below /pybroker/offsets a missing node needs
-        no new check, because only coordinators create nodes there."""
+        """Return whether an earlier check of the node's existence still holds, so that a change
+        needs no new check. If the node existed, the check holds. If the node was missing, the
+        check holds only below /pybroker/offsets: elsewhere other clients may have created the
+        node since."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

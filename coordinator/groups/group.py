@@ -55,7 +55,8 @@ class Group:
     """Whether the assignment of this generation is being written to the log."""
 
     def move_to(self, state: GroupState, wall_ms: int) -> None:
-        """Move to `state` at `wall_ms` (ms since 1970). Raises IllegalMove."""
+        """Set the group's state to `state`, and store `wall_ms` (ms since 1970) as the time of the
+        change. Raises IllegalMove."""
         if self.state not in LEGAL_MOVES[state]:
             raise IllegalMove(
                 f"group={self.group_id} cannot go from {self.state.value} to {state.value}"
@@ -67,7 +68,7 @@ class Group:
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """The longest rebalance timeout of a member."""
+        """The longest of the members' rebalance timeouts; 0 if the group has no members."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0) / 1000
 
     @property

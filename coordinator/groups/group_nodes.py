@@ -50,8 +50,9 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove those nodes of the topics that have no child nodes. If the group then has no topic
-    left, also remove those of the group's own nodes that have no child nodes. Raises CoordError."""
+    """Remove each node of the topics, unless the node has child nodes. If the group then has no
+    topic node left, also remove each of the group's own nodes, unless the node has child nodes.
+    Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

@@ -53,7 +53,7 @@ def may_be_first(call: Join) -> bool:
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
     """Handle a JoinGroup request for which `fault_of` returned NONE. `ticket` identifies the
     request. The answer is added to `effects`, unless the member must wait for other members. In
-    that case, a later call adds the answer to its own effects."""
+    that case the answer follows later, for example when another request completes the rebalance."""
     if group.state is GroupState.DEAD:
         effects.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
     elif not _has_room(group, call, effects.config):
@@ -209,11 +209,13 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
     in-sync replicas have the record of the new id. Otherwise the record may be lost, and the client
     has to join again.
 
-    A Stable group accepts no new assignment. So the client must not compute an assignment, even if
-    its member is the leader of the group. If the client supports `skip_assignment` (KIP-814), the
-    answer to the leader sets `skip_assignment`. If not, the answer contains the leader id that was
-    valid before the member got its new id. A leader then gets its old id as leader id and its new
-    id as member id, and so does not take itself for the leader.
+    A Stable group accepts no new assignment. So even the client of the group's leader must not
+    compute an assignment:
+
+    - If the client supports `skip_assignment` (KIP-814), the answer to the leader sets
+      `skip_assignment`.
+    - If not, the answer contains the leader id from before the change: for the leader, its old
+      member id. So the client does not recognize its new member id as that of the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

@@ -2,9 +2,10 @@
 consumers: members in `/consumers/<group>/ids/<member>`, assignments in
 `owners/<topic>/<partition>`. Operators and tools read these nodes.
 
-A group must not have both Kafka 0.8 consumers and members of the coordinator. The JoinGroup of a
-group's first member therefore creates a placeholder node, which Kafka 0.8 consumers see, and then
-looks for Kafka 0.8 consumers. The answers to all other requests do not wait for these nodes.
+A group must not have both Kafka 0.8 consumers and members of the coordinator. When the first member
+joins a group, the coordinator creates a placeholder node, which Kafka 0.8 consumers see, and then
+looks for Kafka 0.8 consumers. The JoinGroup response to the first member waits for both steps. No
+response to a client waits until the nodes of members and assignments are written.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ consumer."""
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
     """The nodes that a group shall have in ZooKeeper. If `is_whole` is False, the group is
-    rebalancing, and only the member ids are known. If `is_deleted` is True, the group has no
-    members. The group's empty parent nodes are then removed too, unless the group has offset
-    nodes."""
+    rebalancing, and only the member ids are known. If `is_deleted` is True, the group is deleted
+    and `members` is empty. The empty parent nodes of a deleted group are removed, unless the group
+    has offset nodes."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
@@ -140,10 +141,11 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Create the group's placeholder node, and then look for consumers of Kafka 0.8. A consumer
-        of Kafka 0.8 also registers before it looks for members, so at least one side finds the
-        other. Return NONE, or INCONSISTENT_GROUP_PROTOCOL if such a consumer was found. Raises
-        BrokerError."""
+        """Return NONE if a first member may join the group, or INCONSISTENT_GROUP_PROTOCOL if
+        consumers of Kafka 0.8 use the group id. The placeholder node is created before the
+        consumers of Kafka 0.8 are read. A consumer of Kafka 0.8 also registers before it reads the
+        other members. So if both start at the same time, at least one of the two sees the other.
+        Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -196,8 +198,8 @@ class GroupMirror:
         self._task.cancel()
 
     async def settled(self) -> None:
-        """Wait until the current attempt to write the ZooKeeper nodes of all groups has succeeded
-        or failed."""
+        """Wait for the end of the running task, if any, that writes the groups' ZooKeeper nodes.
+        The task ends after all pending writes, or at the first failed write."""
         await self._task.finish()
 
     # ---- private: scheduling
@@ -248,7 +250,8 @@ class GroupMirror:
     # ---- private: nodes
 
     async def _create_placeholder(self, group_id: str) -> None:
-        """Create the placeholder node and its missing parents in one write. Raises BrokerError."""
+        """Create the node of the member PLACEHOLDER_ID, and its missing parents. Raises
+        BrokerError."""
         path = paths.group_member(group_id, PLACEHOLDER_ID)
         data = encode_consumer(
             ConsumerRegistration({}, "static", self._shard.clock.wall_ms(), is_coordinated=True)

@@ -37,8 +37,8 @@ def pending_bytes(group_id: str, key: TopicPartition, committed: CommittedOffset
 
 
 class OffsetStore(Protocol):
-    """The offsets of all groups of one shard. Every method may raise BrokerError for the whole
-    request."""
+    """The offsets of all groups of one shard. Every method may raise BrokerError. The error then
+    applies to all partitions of the call."""
 
     def replay(self, record: StoredRecord) -> None:
         """Replay an offset record of the log (key version 0 or 1)."""

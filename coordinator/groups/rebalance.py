@@ -60,9 +60,9 @@ def expired(group: Group, effects: Effects) -> None:
 
 
 def complete(group: Group, effects: Effects) -> None:
-    """Begin the next generation with the members that have joined. A static member that has not
-    joined stays in the group until its session times out; other members that have not joined are
-    removed. If the group then has members but none has joined, the group waits for joins again."""
+    """Complete the join phase. Remove dynamic members that have not joined. Keep static members
+    that have not joined until their session times out. If only static members that have not joined
+    remain, wait for joins again. Otherwise begin the next generation with the remaining members."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
             remove_member(group, effects, member, "did not rejoin in time")

@@ -60,11 +60,13 @@ class GroupService:
     def check_group_id(self, group_id: str, *, may_be_empty: bool = False) -> None:
         """Raises BrokerError INVALID_GROUP_ID if the id is too long. Also raises it if the id is
         empty, unless `may_be_empty`."""
-        if not (group_id or may_be_empty) or len(encode_name(group_id)) > GROUP_ID_LENGTH_MAX:
+        size = len(encode_name(group_id))
+        if not (group_id or may_be_empty) or size > GROUP_ID_LENGTH_MAX:
             raise BrokerError(
                 ErrorCode.INVALID_GROUP_ID,
-                f"the group id has {len(group_id)} characters, expected 1 to {GROUP_ID_LENGTH_MAX} "
-                "(characters that a ZooKeeper node's name cannot contain count three times)",
+                f"the group id has {size} characters when encoded as a ZooKeeper node name,"
+                f" expected 1 to {GROUP_ID_LENGTH_MAX} (a special character becomes %XX for each"
+                " byte)",
             )
 
     def may_be_elsewhere(self, partition: int) -> bool:
@@ -113,9 +115,9 @@ class GroupService:
     async def overviews(
         self, states: Collection[str] = ()
     ) -> tuple[ErrorCode, list[GroupOverview]]:
-        """Return (error code, groups of this broker in one of these states). Empty `states`: all
-        groups. With an error code, for example COORDINATOR_LOAD_IN_PROGRESS, groups may be
-        missing."""
+        """Return an error code, and the groups of this broker whose state is in `states` (empty:
+        all groups). If the error code is not NONE, for example COORDINATOR_LOAD_IN_PROGRESS, groups
+        may be missing."""
         wanted = {state.lower() for state in states}
         error = ErrorCode.NONE
         if self._shards.loading:

@@ -51,8 +51,8 @@ class AppliedMarker:
         log offset `last_marker` (-1: no commit marker) have been applied.
 
         If `stored` is at or above the log end, an unclean election has removed the last part of the
-        log. The result is then `last_marker`, even if `last_marker` is lower than `stored`. With
-        `stored` in the node, a later commit marker at a lower log offset would count as applied.
+        log. The node must then get the lower offset `last_marker`. If the node kept `stored`, a
+        later commit marker at a log offset below `stored` would wrongly count as applied.
         """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker

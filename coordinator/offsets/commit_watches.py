@@ -13,8 +13,9 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """Collects committed keys for the searches in one offset store. Each search has its own set of
-    keys, from `begin` to `end`."""
+    """Collects the keys of offsets that are committed during a search for removable offsets.
+    `begin` returns an empty set for one search. Keys are added to this set until `end` is called
+    with the set."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []

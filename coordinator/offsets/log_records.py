@@ -90,9 +90,10 @@ class PendingKeys:
 
 
 class Ended(NamedTuple):
-    """A transaction that has ended, and the offsets that it commits. The value None removes a
-    committed offset. `offsets` is empty if the transaction was aborted, or if later records have
-    replaced all of its offsets."""
+    """A transaction that has ended. `offsets` has the offsets that the transaction commits. If a
+    key in `offsets` has the value None, the transaction removes the committed offset of the key.
+    `offsets` is empty if the transaction was aborted, or if later records have replaced all offsets
+    of the transaction."""
 
     producer_id: int
     marker_offset: int
@@ -146,7 +147,8 @@ class RecordedOffsets:
         return Ended(marker.producer_id, marker.offset, offsets)
 
     def release(self, ended: Ended) -> None:
-        """Record that the offsets of an ended transaction have taken effect."""
+        """Remove the offsets of an ended transaction from `pending`, after they have taken
+        effect."""
         for key, committed in ended.offsets.items():
             self.pending.discard(key, ended.producer_id, committed)
 

@@ -107,7 +107,7 @@ class LoggedOffsets:
         """Import the shard's offsets from their ZooKeeper nodes into the log. Import nothing if the
         shard's `StorageMark` says that the offsets are in the log already. Raises BrokerError,
         CoordError, MalformedNode. The BrokerError has the code COORDINATOR_LOAD_IN_PROGRESS if a
-        transaction has a pending offset of a partition that is to be imported."""
+        partition whose offset is to be imported also has a pending offset in a transaction."""
         self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -120,9 +120,10 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Find the offset records of transactions whose offsets were already written to ZooKeeper
-        (`applied_marker.py`). Keep the keys of these records in `_outdated`. Forget the records,
-        because ZooKeeper may have newer offsets. Raises BrokerError, CoordError, MalformedNode."""
+        """Remove the outdated offset records from `_recorded`, and add their keys to `_outdated`.
+        An offset record is outdated if its transaction's offsets were already written to ZooKeeper
+        (`applied_marker.py`), because ZooKeeper may have newer offsets. Raises BrokerError,
+        CoordError, MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:
@@ -231,10 +232,11 @@ class LoggedOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the group's offsets of `keys`, except those in `recent_commits`. First remove the
-        ZooKeeper nodes of all `keys`, so that these nodes are not imported again. Recent commits
-        need no node, because they are records of the log. Then append a tombstone for each offset
-        to remove. There is no await between reading `recent_commits` and the append."""
+        """Remove the group's offsets of `keys`, but keep the offsets in `recent_commits`. First
+        remove the ZooKeeper nodes of all `keys`, so that no removed offset is imported again. A
+        recent commit survives the removal of its node, because the log has a record of the commit.
+        Then append a tombstone for each offset to remove. There is no await between reading
+        `recent_commits` and the append."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)
@@ -255,7 +257,8 @@ class LoggedOffsets:
     # ---- private: the nodes
 
     def _may_be_new(self, group_id: str) -> bool:
-        """Return whether ZooKeeper may have offsets of the group that are not imported yet."""
+        """Return whether offsets of the group may still have to be imported from ZooKeeper: the
+        group has no offset record, or an import is running."""
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
     async def _import_in_turn(self, group_id: str) -> _Import:
@@ -286,9 +289,10 @@ class LoggedOffsets:
             log.error("offsets not moved to the log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> _Import:
-        """Append a record to the log for each offset of the group that ZooKeeper has and the log
-        does not have. If the group has consumers of Kafka 0.8, append nothing. Return the offsets
-        that were not imported. Raises BrokerError, CoordError, MalformedNode."""
+        """For each offset of the group that is in ZooKeeper but not in the log, append a record to
+        the log. Append no record if the group has consumers of Kafka 0.8. Leave out partitions for
+        which a transaction has a pending offset. Return the offsets that were not imported. Raises
+        BrokerError, CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:

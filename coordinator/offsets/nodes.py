@@ -39,10 +39,11 @@ UNLISTED_READS_MAX: Final = 8
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """Return the change that writes the nodes of a committed offset. `now_ms` is in ms since
-    1970. The details node gets the commit time only if the commit time differs from `now_ms` by
-    more than COMMIT_TIME_TOLERANCE_MS. Otherwise the offset node's modification time serves as
-    commit time."""
+    """Return the change that writes a committed offset to two nodes: the offset node, and the
+    details node (for example metadata and leader epoch). `now_ms` is the present time in ms since
+    1970. Usually no commit time is stored: readers take the modification time of the offset node.
+    If the commit time differs from `now_ms` by more than COMMIT_TIME_TOLERANCE_MS, the details node
+    gets the commit time."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )
@@ -177,9 +178,9 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return partition -> details of the committed offset; None if the details are missing or
-        malformed. If there are more than UNLISTED_READS_MAX partitions, the result has only the
-        partitions with a details node."""
+        """Return partition -> details of the partition's committed offset. The details are None if
+        their node is missing or malformed. If there are more than UNLISTED_READS_MAX partitions,
+        the result omits each partition without a details node."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

@@ -121,8 +121,10 @@ class OffsetRemoval:
         self._runs = False
 
     def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
-        """Begin regular searches. `facts` returns the facts of a group; None if the group is not in
-        memory, because it has only offsets."""
+        """Begin to search regularly for offsets that have expired or whose topic is deleted.
+        `facts` takes a group id and returns the facts that decide when the group's offsets expire.
+        It returns None if the group is not in memory. A group that has only offsets is not in
+        memory."""
         self._facts = facts
         if not self._runs:
             self._runs = True

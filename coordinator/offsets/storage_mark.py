@@ -48,6 +48,6 @@ class StorageMark:
         if code is not ErrorCode.NONE:
             raise BrokerError(
                 code,
-                f"the ZooKeeper node {self._path} cannot be written: the node says whether the "
-                "committed offsets are in ZooKeeper or in the log",
+                f"the ZooKeeper node {self._path}, which names the store of the committed offsets"
+                " (ZooKeeper or the log), cannot be written",
             )

@@ -1,9 +1,10 @@
-"""The writes of committed transactions' offsets to ZooKeeper (`offsets.storage=zookeeper`).
+"""Writes the offsets of committed transactions to ZooKeeper (`offsets.storage=zookeeper`).
 
-A transaction may need several multis, so a reader of ZooKeeper may see only a part of its offsets.
-The applied marker (`applied_marker.py`) is written when all offsets of the transaction are in
-ZooKeeper. Before that, `OffsetStore.undecided` still names the partitions of these offsets.
-Transactions are written in the order of their commit markers in the log.
+A transaction may need several multis, so a reader of ZooKeeper may see only a part of the
+transaction's offsets. The applied marker (`applied_marker.py`) is written when all offsets of the
+transaction are in ZooKeeper. Until then `OffsetStore.undecided` returns the partitions of these
+offsets, although the transaction is committed. Transactions are written in the order of their
+commit markers in the log.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ class TransactionWrites:
         self._has_begun = self._has_ended = False
 
     def begin(self) -> None:
-        """Begin to write offsets to ZooKeeper. Call this at the end of loading, when the offsets of
-        all replayed transactions are in ZooKeeper."""
+        """Start to write the offsets of all transactions given to `add`, before or after this call.
+        Call this once, at the end of loading. The caller has already written the offsets of the
+        replayed transactions to ZooKeeper."""
         self._has_begun = True
         if self._waiting:
             self._task.start(self._run)
@@ -96,9 +98,9 @@ class TransactionWrites:
     async def settled(
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
-        """Wait while a transaction whose marker is in the log still has to write an offset of these
-        partitions to ZooKeeper. Such a write could overwrite an offset that the caller commits
-        after this call. Raises BrokerError."""
+        """Wait until no write of these partitions' offsets to ZooKeeper is pending. A write becomes
+        pending when the log has the marker of a transaction with such an offset. Without this wait,
+        the write could overwrite an offset that the caller commits next. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,6 +1,6 @@
-"""A cache of committed offsets in ZooKeeper, for repeated reports. Watches show which nodes have
-changed, so a report reads only the changed nodes. A report has all offsets, including those that
-tools and consumers of Kafka 0.8 have written directly."""
+"""Keeps committed offsets from ZooKeeper in memory, for reports of the consumer lag. Watches show
+which nodes have changed, so a report reads only the changed nodes. A report has all offsets,
+including those that tools and consumers of Kafka 0.8 have written directly."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class _Group:
 
 
 class WatchedOffsets:
-    """The committed offsets of the groups of one offset store, without metadata and times. `nodes`
-    must read through `coord`. In a new ZooKeeper session all offsets are read again."""
+    """Caches the committed offsets of the groups in one offset store, without metadata and times.
+    `nodes` must send its requests through `coord`, because both must use the same ZooKeeper
+    session. In a new session all offsets are read again."""
 
     def __init__(self, coord: Coord, nodes: OffsetNodes, watches_max: int = WATCHES_MAX) -> None:
         self._coord = coord

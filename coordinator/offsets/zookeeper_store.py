@@ -7,9 +7,9 @@ nodes, appends tombstones for their records, and waits until the in-sync replica
 tombstones; so no later load writes the same offsets again.
 
 When a transaction commits, its offsets are written to nodes (`transaction_writes.py`). Then the
-applied marker, another node, gets the log offset of the commit marker. If the log has commit
-markers above the applied marker, loading writes the offsets of these markers' transactions to nodes
-again.
+position of the commit marker in the log is written to one more node (`applied_marker.py`). If the
+log has commit markers after this position, loading writes the offsets of their transactions to
+nodes again.
 """
 
 from __future__ import annotations
@@ -113,9 +113,10 @@ class ZookeeperOffsets:
 
     async def loaded(self) -> None:
         """Wait until every in-sync replica follows this broker, so that no earlier coordinator
-        holds a leader lease. Then write the offsets in the log's records to ZooKeeper nodes. Skip
-        the offsets of each transaction whose marker is at or below the applied marker: the nodes
-        already have these offsets. Raises BrokerError, CoordError, MalformedNode."""
+        holds a leader lease. Then write the offsets in the log's records to ZooKeeper nodes. The
+        applied marker is a log offset. Skip the offsets of each transaction whose commit marker is
+        at or below this log offset: the nodes already have these offsets. Raises BrokerError,
+        CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()
@@ -202,8 +203,8 @@ class ZookeeperOffsets:
         self._transactions.add(ended)
 
     async def _keep_records(self, refused: Mapping[OffsetKey, CommittedOffset | None]) -> None:
-        """Append records for offsets that ZooKeeper has refused; the next load tries to move them
-        to nodes. Raises BrokerError."""
+        """Append a log record for each offset that ZooKeeper has refused. The next call of `loaded`
+        tries to write these offsets to nodes. Raises BrokerError."""
         values = {
             key: None if committed is None else encode_offset_value(committed)
             for key, committed in refused.items()
@@ -276,12 +277,13 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags.
+        ZooKeeper server lags. Raises BrokerError NOT_COORDINATOR if another broker is the
+        coordinator; CoordError.
 
-        The first call in a ZooKeeper session sends a multi. So does each call while this broker has
-        no leader lease. The multi checks that no other broker has become the coordinator. All other
-        calls send a sync, except within SYNC_AGE_MAX_S of the last multi or sync. Raises
-        BrokerError NOT_COORDINATOR if another broker is the coordinator; CoordError.
+        - First call in a ZooKeeper session, or no leader lease: send a multi. The multi checks that
+          no other broker has become the coordinator.
+        - Otherwise, if the last multi or sync is older than SYNC_AGE_MAX_S: send a sync.
+        - Otherwise: send nothing.
         """
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:

@@ -173,10 +173,10 @@ class LiveShard(Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Whether this shard has not ended, and this broker has the ZooKeeper lease (see
-        `PartitionLog.has_zookeeper_lease`). True does not prove that this broker still
-        coordinates the partition: the controller may have elected another leader without
-        reaching this broker."""
+        """False if the shard has ended, or if this broker does not have the ZooKeeper lease (see
+        `PartitionLog.has_zookeeper_lease`). True does not prove that this broker still coordinates
+        the partition: the controller may have elected another leader, and this broker may not know
+        it yet."""
         return self.phase is not Phase.ENDED and self._source.has_zookeeper_lease
 
     def require_current(self) -> None:
@@ -387,7 +387,7 @@ class LiveShard(Generic[C]):
 
 
 class _Timer:
-    """A `Timer` that its shard tracks until it has run or is cancelled."""
+    """A `Timer` of a shard. The shard tracks the timer until the timer has run or is cancelled."""
 
     __slots__ = ("_callback", "_key", "_known", "handle")
 

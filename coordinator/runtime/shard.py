@@ -2,8 +2,8 @@
 topic while one broker leads it.
 
 A coordinator appends its decisions as records. Only `replay` changes the recorded state: right
-after the append, and when the next leader loads the log. Answers that clients rely on wait until
-all in-sync replicas have the records.
+after the append, and when the next leader loads the log. If a client relies on an answer, the
+coordinator sends the answer only after all in-sync replicas have the records.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ShardContext(Protocol):
 
     def require_current(self) -> None:
         """Raise BrokerError NOT_COORDINATOR if ZooKeeper has not confirmed this broker's session
-        recently, and another broker may therefore have taken over."""
+        recently. In this case another broker may have become the coordinator."""
 
     async def confirm_current(self) -> None:
         """Wait until the leader lease or ZooKeeper proves that this broker still coordinates the
@@ -79,9 +79,9 @@ class ShardContext(Protocol):
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether this coordinator has a leader lease. While it has one, no newer coordinator of
-        this partition has committed a record: a newer coordinator first calls `followed`, which
-        waits until every earlier leader lease has ended."""
+        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). While this
+        broker has the lease, no newer coordinator of this partition commits a record: a newer
+        coordinator first waits, in `followed`, until all earlier leases have ended."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched from this broker in the current leader

@@ -42,8 +42,8 @@ class LoadTimes:
 
 
 class Shards(Generic[C]):
-    """Runs the shards of the partitions that this broker leads, between `start` and `stop`. `start`
-    begins the shards of all partitions that this broker already leads."""
+    """Runs one shard for each partition that this broker leads. No shard runs before `start` or
+    after `stop`. Partitions that the broker already leads get their shards at `start`."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@ functions (`decisions.py`), appends the states that they return, and lets `marke
 
 The coordinator sends answers and markers only when the in-sync replicas have the state, because a
 marker must never contradict the state that the next coordinator loads. Until then further requests
-of the transactional id get CONCURRENT_TRANSACTIONS. Only a complete state takes effect as soon as
-it is appended: the transaction's markers are written, so any coordinator will complete it.
+of the transactional id get CONCURRENT_TRANSACTIONS. A CompleteCommit or CompleteAbort state takes
+effect at once: if its record is lost, the next coordinator writes the markers again.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ class TransactionCoordinator:
             entry.transaction = transaction
 
     def replay_marker(self, marker: StoredMarker) -> None:
-        """Do nothing: no transaction writes to `__transaction_state`."""
+        """Do nothing: producers' transactions do not include `__transaction_state`."""
 
     async def loaded(self) -> None:
-        """Wait until every in-sync replica has fetched from this broker as the leader. From then on
-        no earlier coordinator acts as the leader. Only then complete the prepared transactions in
-        the background, and start the timers."""
+        """Wait until every in-sync replica has fetched from this broker as the leader. After these
+        fetches, no earlier coordinator can act as the leader. Then complete the prepared
+        transactions in the background, and start the timers."""
         await self.context.followed()
         for entry in self._entries.values():
             self._committed(entry, entry.transaction)
@@ -235,9 +235,9 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return the error code for each partition: NONE if the partition is in the producer's open
-        transaction. The answer follows from the committed state (see `Entry`). All partitions get
-        CONCURRENT_TRANSACTIONS while the record of the transaction's end is appended but not
-        replicated. The caller first makes sure that this broker is still the
+        transaction. The state in `Entry.committed` decides. But while a PrepareCommit or
+        PrepareAbort record is appended and not yet replicated, all partitions get
+        CONCURRENT_TRANSACTIONS. The caller first makes sure that this broker is still the
         coordinator (`ShardContext.confirm_current` or `is_certainly_current`)."""
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
@@ -271,12 +271,11 @@ class TransactionCoordinator:
     def _carry_out(
         self, entry: Entry | None, decided: Transaction | ErrorCode
     ) -> Deferred[None] | None:
-        """Append the decided state as `_append_in_time` does, or raise the decided error code.
-
-        A request that is not from the current producer always gets INVALID_PRODUCER_ID_MAPPING or
-        PRODUCER_FENCED. Any other request gets CONCURRENT_TRANSACTIONS while the in-sync replicas
-        do not have the record of the last state.
-        """
+        """If `decided` is a state, append it as `_append_in_time` does. If `decided` is an error
+        code, raise it (NONE: return None). A request that is not from the current producer
+        always gets INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED. Any other request gets
+        CONCURRENT_TRANSACTIONS while the in-sync replicas do not have the record of the last
+        state."""
         if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)
         self._check_not_pending(entry)
@@ -330,8 +329,8 @@ class TransactionCoordinator:
         return self._commits.add(offset, partial(self._committed, entry, transaction))
 
     def _committed(self, entry: Entry, transaction: Transaction) -> None:
-        """Let requests be decided by this state. Set the deadline of an open transaction, send the
-        markers of a prepared one, and set the expiry in any other state."""
+        """Make `transaction` the committed state of `entry`. In state Ongoing set the deadline, in
+        a prepared state send the markers, in any other state set the expiry."""
         entry.is_pending = False
         entry.committed = transaction
         if transaction.state is TransactionState.ONGOING:
@@ -357,12 +356,12 @@ class TransactionCoordinator:
         self._dependencies.send(entry.completion)
 
     def _markers_written(self, entry: Entry, transaction: Transaction) -> None:
-        """Append that the transaction is complete. Repeat a failed append after a pause.
+        """Append the CompleteCommit or CompleteAbort record. Repeat a failed append after a pause.
 
         No request waits until the in-sync replicas have this record. The next transaction of the
         transactional id begins with a later record, and its producer waits for that record. If this
-        broker fails before, the next coordinator loads the prepared state, and writes the markers
-        again.
+        record is lost when this broker fails, the next coordinator loads the prepared state, and
+        writes the markers again.
         """
         if self._has_ended:
             return

@@ -1,9 +1,9 @@
 """The decisions on the requests of transactional producers, as pure functions: from the state of a
 transactional id (None: unknown id) to an error code or to the next state.
 
-The rules are those of Kafka 3.9. As in Kafka, an InitProducerId request aborts an open transaction
-even if the epoch in the request (KIP-360) is old. A request with an old epoch gets PRODUCER_FENCED
-only after the transaction has ended.
+The rules are those of Kafka 3.9. As in Kafka, the epoch in an InitProducerId request (KIP-360) is
+not checked while a transaction is open. So a request with an old epoch aborts the open transaction.
+After that transaction has ended, a request with an old epoch gets PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The decision to abort the open transaction; the client has to repeat InitProducerId."""
+    """The decision on InitProducerId while a transaction is open: raise the producer epoch, and
+    abort the transaction. The request gets CONCURRENT_TRANSACTIONS, so the client repeats it."""
 
     transaction: Transaction
 
@@ -96,8 +97,9 @@ def add_partitions(
     added: frozenset[TopicPartition],
     now_ms: int,
 ) -> Transaction | ErrorCode:
-    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. Return NONE if the transaction has all of
-    the partitions already."""
+    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. Return the transaction with the added
+    partitions, or an error code. The code is ErrorCode.NONE if the open transaction already has all
+    of the partitions."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault

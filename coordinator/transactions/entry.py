@@ -20,10 +20,11 @@ PARTITION_BYTES: Final = 150
 
 class Entry:
     """A transactional id. `transaction` is the last appended state. `committed` is the state that
-    decides about requests: the last state whose record the in-sync replicas have, or the complete
-    state that follows it (`TransactionCoordinator._markers_written`). It is None if there is none
-    yet. `previous` is the producer id and epoch that the last InitProducerId replaced
-    (`decisions.init_producer_id`); a failover loses it, as in Kafka."""
+    decides about requests; None if no state is committed yet. A state becomes `committed` when the
+    in-sync replicas have its record. CompleteCommit and CompleteAbort become `committed` as soon as
+    their record is appended (`TransactionCoordinator._markers_written`). `previous` is the producer
+    id and epoch that the last InitProducerId replaced (`decisions.init_producer_id`); a failover
+    loses `previous`, as in Kafka."""
 
     __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
 
@@ -41,8 +42,9 @@ class Entry:
         return size_of(found.transactional_id, len(found.partitions))
 
     def shown(self) -> Transaction | None:
-        """Return the committed state; None if there is none yet. While markers are being written,
-        the `partitions` of the state are those whose marker is not confirmed yet."""
+        """Return the state `committed`, or None if there is none yet. While commit or abort markers
+        are being written, the `partitions` of the result are only those whose marker is not
+        confirmed yet."""
         shown = self.committed
         if shown is not None and shown.state in PREPARED and self.completion is not None:
             return replace(shown, partitions=frozenset(self.completion.remaining))

@@ -142,7 +142,8 @@ class MarkerSender:
                 queue.task.start(partial(self._run, queue))
 
     def _repeat(self, completion: Completion, partitions: Collection[TopicPartition]) -> None:
-        """Look up the leaders of these partitions again after a pause."""
+        """After a pause, call `_route` again for these partitions. Their leaders may have changed
+        by then."""
         if partitions:
             self._again.setdefault(completion, set()).update(partitions)
             self._again_task.start(self._route_again)

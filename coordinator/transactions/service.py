@@ -75,8 +75,8 @@ class TransactionService:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return the error code for each partition: NONE if it is in the producer's open
-        transaction."""
+        """Return an error code for each partition. The code is NONE if the partition is in the
+        producer's open transaction."""
         shard = self._shard_of(transactional_id)
         await shard.context.confirm_current()
         return shard.verify(transactional_id, producer, partitions)

@@ -47,8 +47,8 @@ class Transaction:
         return self.start_ms + self.timeout_ms
 
     def begun(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: int) -> Transaction:
-        """Return the state after InitProducerId: Empty, with `producer` and without a
-        transaction."""
+        """Return the state after InitProducerId: Empty, which means that no transaction is open.
+        `producer` is the producer id and epoch that InitProducerId returns."""
         return self.moved_to(
             TransactionState.EMPTY,
             now_ms,
@@ -90,7 +90,7 @@ class Transaction:
         return self.moved_to(target, now_ms, partitions=_NONE)
 
     def expired(self) -> Transaction:
-        """Return the state Dead, whose record is a tombstone."""
+        """Return a copy with the state Dead. The copy's record is a tombstone."""
         return self.moved_to(TransactionState.DEAD, self.updated_ms)
 
     def moved_to(self, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:

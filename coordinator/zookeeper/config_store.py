@@ -40,8 +40,8 @@ async def change_config(
     MalformedNode, CoordError, and the errors of `change`.
 
     `owner`: the topic that the values belong to. If this topic does not exist or is deleted, return
-    False and change nothing. Otherwise return True. `replaces`: call `change` with an empty dict in
-    place of the stored values. The stored values may then be malformed.
+    False and change nothing. Otherwise return True. `replaces`: call `change` with an empty dict,
+    and do not decode the stored values. So malformed stored values raise no error.
     """
     path = paths.config(entity)
     note = CreateOp(
@@ -83,7 +83,8 @@ async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
     """Return (the entity's values, version of its node). If there is no node, the version is None.
-    With `tolerant` the values are always empty, so a malformed node raises no error."""
+    With `tolerant` the content of the node is not decoded: the values are empty, and a malformed
+    node raises no error."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)
@@ -93,9 +94,9 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, old_version: int | None) -> bool:
-    """Return True if the node has `data` and its version differs from `old_version`, the version
-    before the write (None: there was no node). The write was then applied, although its reply was
-    lost."""
+    """Return whether a write whose reply was lost has been applied: the node contains `data`, and
+    the node's version differs from `old_version`. `old_version` is the version before the write;
+    None if there was no node."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

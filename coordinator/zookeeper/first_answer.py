@@ -29,8 +29,8 @@ class FirstAnswer:
     """Waits until a ZooKeeper server answers. The caller must set a time limit for the wait."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
-        """`refusals_max`: the wait fails when all servers have refused this number of times in a
-        row (None: no limit)."""
+        """An attempt tries each server once. The wait fails after `refusals_max` attempts in a row
+        in which no server accepted a connection (None: no limit)."""
         self._connect = connect
         self._refusals_max = refusals_max
         self._reason = "no answer"

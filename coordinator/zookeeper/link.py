@@ -6,9 +6,9 @@ A link changes kazoo's behaviour in five ways:
   link does not connect again: a new session needs a new link.
 - kazoo passes answers to one thread and watch events to another, so an answer may overtake an
   earlier watch event. A link passes both from kazoo's connection thread straight to the event loop,
-  in order. An answer may arrive before the caller of the request has called `answer_of`. A link
-  passes this answer on, too, without waiting for the call. Otherwise a watch event could overtake
-  the answer to the read that set the watch, and the event would be lost.
+  in order. An answer may arrive before the caller of the request has called `answer_of`. The link
+  passes the answer to the event loop even then. If the link waited for the call of `answer_of`, a
+  watch event could overtake the answer to the read that set the watch, and the event would be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does, with the last zxid that the client has seen.
 - kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the event
@@ -279,9 +279,9 @@ class Link:
     def rewatch(
         self, zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
     ) -> Answer:
-        """Set watches again after a reconnect: on nodes that existed (`data`), on nodes that did
-        not exist (`missing`), and on children. Watches that would have fired since `zxid` fire
-        now."""
+        """Set the watches again after a reconnect. `data` are the nodes that existed when their
+        data watch was set. `missing` are the nodes that did not exist then. `child` are the nodes
+        with a child watch. A watch that would have fired since `zxid` fires now."""
         for path in (*data, *missing):
             self._client._data_watchers[path].add(self.watcher)
         for path in child:

@@ -64,8 +64,8 @@ def decode_log_end(path: str, data: bytes) -> LogEndReport:
 async def write_log_end(
     coord: Coord, key: TopicPartition, topic_id: uuid.UUID, report: LogEndReport
 ) -> None:
-    """Write or replace the log end report of a replica. Raises NoNode if the topic with the id
-    `topic_id` is deleted; CoordError."""
+    """Store `report`, which tells where the log of a replica ends. An earlier report of the replica
+    is replaced. Raises NoNode if the topic with the id `topic_id` is deleted; CoordError."""
     path = paths.suspect(key, report.replica)
     await ensure(coord, path)
     await topic_nodes.apply(coord, (key.topic, topic_id), SetOp(path, encode_log_end(report)))

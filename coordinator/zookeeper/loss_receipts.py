@@ -75,13 +75,14 @@ def encode_receipts(receipts: Sequence[LossReceipt]) -> bytes:
 
 
 def decode_receipts(path: str, data: bytes) -> Receipts:
-    """Return the loss receipts in `data`, the content of the node `path`. Raises MalformedNode."""
+    """Return one `LossReceipt` for each loss of records that `data` describes. `data` is the
+    content of the node `path`. Raises MalformedNode."""
     return tuple(_from_json(each) for each in load_object(path, data).objects("receipts"))
 
 
 class LossReceipts:
-    """The receipts in ZooKeeper. Reads those of all brokers, and adds this broker's truncated
-    offsets to them. All methods may raise CoordError and MalformedNode."""
+    """Reads loss receipts from ZooKeeper. Adds to a loss receipt the offset ranges that this
+    broker's replicas truncate. All methods may raise CoordError and MalformedNode."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self._coord = coord
@@ -100,9 +101,9 @@ class LossReceipts:
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the newest receipt whose leader epoch is greater than `after` and at most `up_to`;
-        None if there is none. Raises ConnectionLoss if the connected ZooKeeper server does not yet
-        have the election with the leader epoch `up_to`."""
+        """Return the partition's newest loss receipt whose leader epoch is greater than `after` and
+        at most `up_to`; None if there is none. Raises ConnectionLoss if the connected ZooKeeper
+        server lags behind: it has not yet applied the election of the leader epoch `up_to`."""
         await self._sync_to_epoch(topic_partition, up_to)
         receipts = await self.read(topic_partition)
         return next(

@@ -31,7 +31,7 @@ class Multis(Protocol):
     """A sender of multis: a session, a batcher, or a wrapper that adds a fence check."""
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send `ops` in one multi, with the results and errors of `Coord.multi`."""
+        """Send `ops` in one multi. The results and the errors are those of `Coord.multi`."""
 
 
 async def multi_under(
@@ -84,12 +84,13 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """Apply `ops` if all `checks` succeed, with the results and errors of `multi_under`. No
-        write of this batcher may change the nodes of `checks`.
+        """Apply `ops` if all `checks` succeed, with the results and errors of `multi_under`. Do not
+        check a node that a write of this batcher changes: a joint multi makes all checks before all
+        writes.
 
-        There are two ways to withdraw a write that has not been sent. If its caller is cancelled,
-        it is not sent. If `is_wanted` returns False right before an attempt, it is not sent either,
-        and fails with ConnectionLoss.
+        A write that has not been sent can be withdrawn in two ways. If the caller is cancelled, the
+        write is not sent. If `is_wanted` returns False right before an attempt, the write is not
+        sent, and fails with ConnectionLoss.
         """
         return await self.submit(ops, is_wanted, checks)
 

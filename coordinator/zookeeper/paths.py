@@ -333,14 +333,15 @@ def offset_details(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def offsets_stored(partition_number: int) -> str:
-    """Return the path of the node that names the offset store of a `__consumer_offsets`
-    partition."""
+    """Return the path of the node that says whether the offsets of a `__consumer_offsets` partition
+    are stored in ZooKeeper or in the log (`offsets/storage_mark.py`)."""
     return f"{OFFSETS_STORED}/{partition_number}"
 
 
 def applied_marker(partition_number: int) -> str:
-    """Return the path of the node with the log offset up to which the transactional offset commits
-    of a `__consumer_offsets` partition are in ZooKeeper (`offsets/applied_marker.py`)."""
+    """Return the path of a node that contains a log offset of a `__consumer_offsets` partition. The
+    offsets of all transactions whose commit marker is at or below this log offset are in ZooKeeper
+    (`offsets/applied_marker.py`)."""
     return f"{APPLIED_MARKERS}/{partition_number}"
 
 

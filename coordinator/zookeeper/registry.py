@@ -1,8 +1,9 @@
 """A broker's registration and id, the cluster's id, and the persistent parents of all nodes.
 
-A registration is one multi. It creates the broker's node, whose czxid is the broker's epoch
-(KIP-380), and raises the version of a persistent node, which is the broker's incarnation (KIP-903).
-So each epoch belongs to one incarnation.
+A registration is one multi with two effects. The multi creates the broker's ephemeral node; the
+czxid of this node is the broker's epoch (KIP-380). The multi also raises the version of a
+persistent node; this version is the broker's incarnation (KIP-903). So each epoch belongs to one
+incarnation.
 """
 
 from __future__ import annotations
@@ -148,8 +149,8 @@ async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> 
 
 
 async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int) -> None:
-    """Wait until no other session has registered `broker_id`, at most two session timeouts. Raises
-    StartupError, CoordError."""
+    """Wait until no other session has registered `broker_id`. Raises StartupError if another
+    session still holds the id after two session timeouts; CoordError."""
     found = await _registration(coord, broker_id)
     if found is not None and found[1].ephemeral_owner != coord.session_id:
         await _wait_for_other_session(
@@ -184,8 +185,9 @@ async def unregister_broker(coord: Coord, broker: Broker) -> None:
 async def _register_once(
     coord: Coord, broker: Broker, data: bytes, first_ops: list[CoordOp]
 ) -> Broker:
-    """Register the broker by one multi, which begins with the operations `first_ops`. The data is
-    set in a separate operation, because only the result of a set has the czxid."""
+    """Register the broker by one multi, which begins with the operations `first_ops`. The multi
+    creates the broker's node without content, and then sets the content. Only the result of the set
+    contains the czxid of the node, which is the broker epoch."""
     path = paths.broker(broker.id)
     results = await coord.multi(
         [
@@ -214,8 +216,9 @@ async def raise_incarnation(coord: Coord, broker_id: int) -> None:
 
 
 async def read_incarnation(coord: Coord, broker_id: int) -> int:
-    """Return the broker's incarnation (KIP-903): the version of a node, which grows with each
-    registration. Return -1 if the node does not exist. Raises CoordError."""
+    """Return the broker's incarnation: the version of its incarnation node. Each registration of
+    the broker raises this version (KIP-903). Return -1 if the node does not exist. Raises
+    CoordError."""
     with suppress(NoNode):
         return (await coord.get(paths.incarnation(broker_id)))[1].version
     return -1

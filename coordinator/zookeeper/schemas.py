@@ -223,7 +223,7 @@ def decode_config_change(path: str, data: bytes) -> str:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """Encode the cluster id. The version is a string in this node, as in Kafka."""
+    """Encode the node of the cluster id. The field `version` is a string, as in Kafka."""
     return dump({"version": "1", "id": cluster_id})
 
 

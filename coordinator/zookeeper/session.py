@@ -1,8 +1,8 @@
-"""The `Coord` of a real broker: sessions with ZooKeeper, one after the other.
+"""`KazooCoord` implements `Coord` with ZooKeeper. It replaces an expired session by a new session.
 
-Each session is a `Link` of its own, so requests of an old session cannot act in a new one. This
-module handles lost connections, keeps the watches, and measures the time since ZooKeeper's last
-answer.
+Each session has its own `Link`, so a request of an old session is never sent in a newer session.
+This module handles lost connections, keeps the watches, and measures the time since ZooKeeper's
+last answer.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class KazooCoord:
             raise
 
     async def close_previous_session(self) -> None:
-        """Close the sessions whose keys are in the store, so that the server deletes the ephemeral
-        nodes of these sessions. Add the ids of these sessions to `earlier_session_ids`."""
+        """Close the sessions of earlier processes, so that the server deletes the ephemeral nodes
+        of these sessions. `earlier_session_ids` then includes these sessions."""
         for key in self._store.load():
             if key in self._earlier:
                 continue
@@ -290,7 +290,7 @@ class KazooCoord:
         on_value: Callable[[Any], None] | None = None,
         by_leader: bool = False,
     ) -> Any:
-        """Return the value of kazoo's `result`. `by_leader`: the request is a write or a sync."""
+        """Return the value of `result`. `by_leader`: ZooKeeper's leader handles the request."""
         sent_at = self._clock.boottime()
 
         def note_answer(value: Any) -> None:
@@ -429,9 +429,9 @@ class KazooCoord:
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Send a sync to ZooKeeper, and schedule the next sync. Six syncs are sent in a session
-        timeout. If ZooKeeper has not answered for too long, break the connection. kazoo itself does
-        not notice a silent server while kazoo sends requests."""
+        """Send a sync to ZooKeeper, and schedule the next call: six calls in a session timeout. If
+        ZooKeeper has not answered for too long, break the connection. kazoo itself does not notice
+        a silent server while kazoo sends requests."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()
@@ -493,6 +493,6 @@ class KazooCoord:
         if await self.exists("/") is None:
             raise StartupError(
                 f"ZooKeeper at {self._connect.servers} has no node {self._connect.chroot};"
-                " check the chroot at the end of the address (only the start of a broker"
-                " creates a missing chroot)"
+                " check the chroot at the end of the address (a broker creates a missing chroot"
+                " when it starts, other programs do not)"
             )

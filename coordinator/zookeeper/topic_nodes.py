@@ -47,8 +47,9 @@ async def multi(
     None, apply them without this condition. `send` sends the operations to ZooKeeper. Without
     `send`, they are sent in a multi that contains no other writes.
 
-    Raises MultiFailed, whose index counts `ops` from 0 and is negative if the topic is deleted;
-    CoordError. After ConnectionLoss `ops` may have been applied, but never to a recreated topic.
+    Raises MultiFailed or another CoordError. The index of MultiFailed counts `ops` from 0. The
+    index is negative if the topic is deleted. After ConnectionLoss `ops` may have been applied, but
+    never to a recreated topic.
     """
     send = send or partial(multi_under, coord)
     if topic is None:

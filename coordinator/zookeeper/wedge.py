@@ -25,8 +25,8 @@ class WedgeWatch:
     """Calls `abandon` if the event loop is stuck. Owns a thread between `start` and `stop`."""
 
     def __init__(self, session_s: Callable[[], float], abandon: Callable[[], None]) -> None:
-        """The thread calls `abandon` when the event loop has not called `alive` for two thirds of
-        `session_s`, the session timeout."""
+        """After `start`, a thread calls `abandon` when the event loop has not called `alive` for
+        two thirds of `session_s`, the session timeout."""
         self._session_s = session_s
         self._abandon = abandon
         self._turns = 0

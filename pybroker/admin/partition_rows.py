@@ -52,8 +52,8 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The values of all topics and partitions. All values of one partition were read at the same
-    moment. The values of two partitions may be from different moments."""
+    """One row for each topic and one for each partition. All values in one row were read at the
+    same moment. The values in two rows may be from different moments."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]

@@ -108,8 +108,8 @@ def _listed(faulty: Sequence[str]) -> str:
 
 
 async def _transaction_faults(rooms: Rooms) -> str:
-    """Return the partitions with a hanging transaction as text. A transaction hangs if it has held
-    back the last stable offset for longer than transaction.max.timeout.ms."""
+    """Return a text that lists the partitions with a hanging transaction. A transaction hangs if it
+    has held back the last stable offset for longer than transaction.max.timeout.ms."""
     limit_ms = rooms.layers().current.transaction_max_timeout_ms
     now_ms = rooms.replicas.clock.wall_ms()
     faulty = []

@@ -56,7 +56,8 @@ class GroupNumbers:
 
 @dataclass(frozen=True, slots=True)
 class TransactionNumbers:
-    """The transactional ids that a broker coordinates. Load times are in seconds."""
+    """Statistics about the transactional ids that a broker coordinates. Load times are in
+    seconds."""
 
     ids: int
     partitions: int
@@ -75,7 +76,7 @@ class TransactionNumbers:
 @dataclass(slots=True)
 class SessionWatch:
     """The state of the broker's ZooKeeper session, and counters of expired sessions and of lost
-    connections. The owner passes each event of the session to `heard`."""
+    connections. `heard` must be called for each session event."""
 
     state: SessionEvent = SessionEvent.CONNECTED
     expired: int = counter(
@@ -99,7 +100,7 @@ class SessionWatch:
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """The components of a broker from which the pages read."""
+    """The broker components that supply the data of the HTTP pages."""
 
     broker_id: int
     cluster_id: str

@@ -34,9 +34,9 @@ def level_name(number: int) -> str:
 
 
 def parse_level(text: str) -> int:
-    """Return the number of the level that `text` names, in upper or lower case. Python's names
-    WARNING and CRITICAL are accepted, too. Raise ValueError, with the allowed names, for any other
-    text."""
+    """Return the number of the log level with the name `text`. The name may be in upper or lower
+    case. Python's names WARNING and CRITICAL are accepted, too. Raise ValueError, with the allowed
+    names, for any other text."""
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:

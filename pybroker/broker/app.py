@@ -181,8 +181,8 @@ class BrokerApp:
         return existing
 
     async def _start_services(self) -> None:
-        """Start the services that run while the broker is registered. Must not yield to the event
-        loop, so that no other task runs while only some of them are started."""
+        """Start the services that run while the broker is registered. No start function may
+        suspend: another task would then run while only some services are started."""
         services: tuple[tuple[str, Service], ...] = (
             ("controller-journal", self.journal),
             ("controller", self.controller),
@@ -340,9 +340,10 @@ class BrokerApp:
         """Return this broker's incarnation (KIP-903), a number that grows with every registration.
         Return -1 until the first LeaderAndIsr request of the current registration has arrived.
 
-        While the result is -1, the broker sends no fetch as a follower. A local log may still
-        belong to a deleted topic. If the broker fetched for a new topic with the same name, the
-        leader would mistake the end offset of the old log for an offset of the new log.
+        While the result is -1, the broker sends no fetch as a follower. Until the request arrives,
+        a log on this broker may belong to a deleted topic, although a new topic has the same name.
+        The leader of the new topic would mistake the end offset of the old log for an offset of the
+        new log.
         """
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch

@@ -94,7 +94,7 @@ class ControllerJournal:
 
     def _write(self, data: bytes) -> None:
         """Append `data`, lines of JSON, to the current file. If the file would become too large,
-        rename it and begin a new file. Blocks. Raise StorageError."""
+        rename it and begin a new file. Blocks. Raises StorageError."""
         disk, path = self._disk, self._path
         if disk.exists(path) and disk.size(path) + len(data) > FILE_BYTES_MAX:
             disk.rename(path, self._older)

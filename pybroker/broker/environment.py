@@ -13,7 +13,8 @@ from pybroker.ports import Blocking, Clock, Coord, Disk, Rng
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
-    """The services of the process and the machine that a broker's components use."""
+    """The clock, the disk, the ZooKeeper session and the other services that a broker's components
+    use."""
 
     coord: Coord
     clock: Clock

@@ -31,8 +31,8 @@ class Lifecycle:
         self._stack = AsyncExitStack()
 
     async def start(self, name: str, start: Step, stop: Step) -> None:
-        """Start the component of that name. `stop` is called when the lifecycle stops, even if
-        `start` fails. Raise the errors of `start`."""
+        """Call `start`, which starts the component of that name. Raises the errors of `start`.
+        `Lifecycle.stop` calls `stop` even if `start` has failed."""
         self.push(name, stop)
         await _carry_out(start)
 

@@ -105,9 +105,9 @@ class LiveConfig:
         return written
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the dynamic values of broker `broker_id`, or of all brokers (None), by the result
-        of `change`, and apply them on this broker. Arguments and errors are those of
-        `change_topic`."""
+        """Replace the dynamic values of broker `broker_id` by the result of `change`. If
+        `broker_id` is None, replace the cluster-wide default values instead. Apply the new values
+        on this broker. For `change`, `replaces` and the errors see `change_topic`."""
         entity = broker_entity(broker_id)
         await change_config(self._coord, entity, change, replaces=replaces)
         await self._refresh(entity)

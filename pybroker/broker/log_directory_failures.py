@@ -104,8 +104,9 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """Send the notifications again after this broker has registered again. The controller
-        forgets the notifications that the broker sent before."""
+        """Notify the controller of failed and lost log directories, and of replicas that should no
+        longer lead. Call this method after each registration of this broker: the controller forgets
+        the notifications from before the registration."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:

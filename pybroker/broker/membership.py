@@ -79,8 +79,8 @@ class Membership:
             self._updating.start(self._write_endpoints)
 
     async def leave(self) -> None:
-        """Never register the broker again. After this call, the caller may remove the registration.
-        Idempotent."""
+        """Stop keeping the broker registered. After this call, the broker is not registered again,
+        and the caller may remove its registration. Idempotent."""
         self.is_registered = False
         self._stopped = True
         await self._tasks.close()

@@ -118,11 +118,11 @@ class TransactionCoordination:
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
         """Read the partition count of `__transaction_state` if this broker does not know it yet.
-        The result is always 0, and `token` is not used, because a transaction coordinator has no
-        fence in ZooKeeper.
+        Return 0.
 
-        In contrast, `GroupCoordination.take` writes the fence of a group coordinator to ZooKeeper,
-        and returns the version of the fence's node.
+        `GroupCoordination.take` also writes a node to ZooKeeper, so that writes of an earlier
+        coordinator fail, and returns the version of that node. A transaction coordinator has no
+        such node, so `token` is not used.
         """
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:

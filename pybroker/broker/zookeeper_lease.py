@@ -71,7 +71,7 @@ class ZooKeeperLease:
         self._beat()
 
     def stop(self) -> None:
-        """Stop checking the lease periodically. Idempotent."""
+        """Stop the periodic check of the lease. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

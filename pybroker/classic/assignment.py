@@ -1,9 +1,9 @@
-"""The assignment of a group's partitions, which every member computes by itself from the same
-nodes.
+"""Computes the assignment of a group's partitions. Each member computes the whole assignment, from
+the same ZooKeeper nodes.
 
 The strategies are exactly those of the Scala consumer. `roundrobin` sorts the partitions by a hash
-of their names, which are written as in the releases 0.8.2 to 0.10.1. Later releases write the names
-differently, so their members compute another assignment.
+of the text `[topic,partition]`, as in the releases 0.8.2 to 0.10.1. Members with a later release
+hash another text, so they compute another assignment.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pybroker.model import TopicPartition
 
 
 class ThreadId(NamedTuple):
-    """The id of one stream of a member. Its text is the content of the owner nodes of the stream's
-    partitions."""
+    """The id of one stream of a member. The owner node of each partition of the stream contains
+    this id as a text."""
 
     consumer: str
     number: int

@@ -92,8 +92,8 @@ class Offsets:
         return lost
 
     async def disowned(self, owned_partitions: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """Return the partitions that this member no longer owns, after a sync with ZooKeeper's
-        leader. Raises CoordError."""
+        """Return the partitions that this member no longer owns. ZooKeeper's leader checks the
+        owner nodes, so the result is current. Raises CoordError."""
         outcomes = await asyncio.gather(*(self._is_disowned(owned) for owned in owned_partitions))
         return [owned for owned, gone in zip(owned_partitions, outcomes, strict=True) if gone]
 

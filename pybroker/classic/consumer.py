@@ -43,15 +43,15 @@ _LEAVE_S: Final = 5.0
 
 class ClassicConsumer:
     """A consumer whose group coordinates itself through ZooKeeper, like the high-level consumer of
-    Kafka 0.8. A group may have members of both implementations.
+    Kafka 0.8. Consumers of this class and of Kafka 0.8 may be members of the same group.
 
         async with ClassicConsumer("localhost:2181", group_id="billing") as consumer:
             streams = await consumer.subscribe({"orders": 1})
             async for record in streams["orders"][0]:
                 print(record.offset, record.value)
 
-    Options are those of `ClassicOptions`, with dots or underscores. Several tasks may read, but
-    not from the same stream.
+    Options are those of `ClassicOptions`, with dots or underscores. Several tasks may read, but not
+    from the same stream.
     """
 
     def __init__(

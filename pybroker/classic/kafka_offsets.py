@@ -19,9 +19,12 @@ from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """The store of committed offsets for offsets.storage=kafka. `nodes` is the store in ZooKeeper.
-    Before each commit, `nodes` finds the partitions that the member no longer owns. The methods
-    raise ClientError, and the errors of `OffsetStore`."""
+    """The store of committed offsets for offsets.storage=kafka: the group coordinator stores the
+    offsets. The methods raise ClientError, and the errors of `OffsetStore`.
+
+    `nodes` is the offset store in ZooKeeper. Before each commit, `nodes.disowned` returns the
+    partitions that the member no longer owns. Their offsets are not committed.
+    """
 
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int
@@ -36,9 +39,9 @@ class KafkaOffsets:
         """Held during a whole commit. Always acquired before the lock of `nodes`."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the stored offset of each of these partitions. With dual.commit.enabled a member
-        starts at the larger of two offsets: the one that the coordinator stores, and the one in
-        ZooKeeper."""
+        """Return the progress of each partition. `stored` is the offset that the coordinator
+        stores. `start` equals `stored`, but with dual.commit.enabled `start` is the larger of
+        `stored` and the offset in ZooKeeper."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

@@ -46,8 +46,8 @@ class GroupView:
 
 
 class GroupNodes:
-    """The nodes of one group, for one member. All methods may raise CoordError and
-    MalformedNode."""
+    """Reads the ZooKeeper nodes of one group. Creates and removes the nodes of one member of the
+    group. All methods may raise CoordError and MalformedNode."""
 
     def __init__(self, coord: Coord, group_id: str, *, exclude_internal: bool) -> None:
         self._coord = coord

@@ -1,4 +1,4 @@
-"""A partition that this member owns: its queued records, and how far they were consumed."""
+"""The state of a partition that this member owns: the queued records, and the consumed offsets."""
 
 from __future__ import annotations
 

@@ -178,10 +178,13 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """The partition has no valid offset: seek to the start or the end of its log, as
-        auto.offset.reset says. Also look up this start offset and keep it as the consumed offset.
-        If the partition gets another owner before a record is read, that owner then starts at the
-        same offset."""
+        """Seek to the start or the end of the partition's log, as auto.offset.reset says. Call this
+        if the partition has no valid offset.
+
+        Start a task that looks up the offset of the new position. If `owned.consumed` is None, the
+        task sets it to this offset. The partition's next owner then starts at this offset, even if
+        this owner reads no record.
+        """
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

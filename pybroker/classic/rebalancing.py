@@ -279,8 +279,8 @@ class Rebalancer:
     async def _stop_reading(
         self, owned_partitions: Collection[OwnedPartition], *, patience_ms: int
     ) -> None:
-        """Stop reading these partitions, wait at most `patience_ms` until their returned records
-        count as consumed, then call `before_release`."""
+        """Stop reading these partitions. Wait at most `patience_ms` until the records that the
+        application has received from them count as consumed. Then call `before_release`."""
         if not owned_partitions:
             return
         for owned in owned_partitions:
@@ -331,7 +331,7 @@ class Rebalancer:
         self._wake.set()
 
     async def _pause(self) -> None:
-        """Wait until a node of the group changes, for rebalance.backoff.ms at most."""
+        """Wait until a watched ZooKeeper node changes, but not longer than rebalance.backoff.ms."""
         await _wait(self._wake, Deadline(self._clock, self._options.rebalance_backoff_ms))
 
     async def _call_listener(self, what: str, partitions: Collection[TopicPartition]) -> None:

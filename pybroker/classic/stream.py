@@ -1,4 +1,4 @@
-"""A stream of records, for one task of the user."""
+"""A stream of records. One task of the application at a time reads the stream."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Certainty(Protocol):
     def is_certain(self) -> bool: ...
 
     def find_out(self) -> None:
-        """Send requests to ZooKeeper until `is_certain` returns True, then wake the streams. Does
-        not wait for the answers."""
+        """Start a task that sends requests to ZooKeeper until `is_certain` returns True. The task
+        then wakes the streams."""
 
 
 class Stream:

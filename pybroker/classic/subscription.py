@@ -75,8 +75,9 @@ def by_pattern(kind: str, expression: str, count: int) -> Subscription:
 
 
 def as_registered(registration: ConsumerRegistration) -> Subscription:
-    """Return the subscription in a member's node. As in Kafka, the subscribed texts are topic
-    names, not regular expressions, if the node's field `pattern` has an unknown value."""
+    """Return the subscription in a member's node. If the node's field `pattern` is white_list or
+    black_list and the node has one text, this text is a regular expression. In all other cases the
+    texts are topic names, as in Kafka."""
     kind = registration.pattern
     if kind not in (WHITE_LIST, BLACK_LIST) or len(registration.subscription) != 1:
         kind = STATIC

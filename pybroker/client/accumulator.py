@@ -23,10 +23,10 @@ class ProducerBatch:
     """A batch of records for one partition.
 
     Batches are sent in the order of `ordinal`. If a batch is split, `halves` are the two new
-    batches. The `ordinal` of a half is the tuple `ordinal` of the split batch, followed by 0 or 1.
-    `base_sequence` is -1 until an idempotent producer first sends the batch, and does not change at
-    a retry. `maybe_written`: an earlier attempt may have written the batch to the log. `expired`:
-    the records have failed, but a request with the batch is still in flight.
+    batches. The `ordinal` of each half is the `ordinal` of the split batch with one more element, 0
+    or 1. `base_sequence` is -1 until an idempotent producer first sends the batch, and does not
+    change at a retry. `maybe_written`: an earlier attempt may have written the batch to the log.
+    `expired`: the records have failed, but a request with the batch is still in flight.
 
     `records` are the encoded records. Compression writes them to `payload` and empties `records`.
     `memory` is the number of bytes taken from the memory budget. `outcome` is None until the batch

@@ -48,8 +48,8 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Do nothing. A producer with serializers uses this function as `Appender.join`. The producer
-    then calls `Appender.prepared`, which serializes the record."""
+    """Return None. A producer with serializers has this function as `Appender.join`: no record can
+    be appended before `Appender.prepared` has serialized the record."""
 
 
 class Appender:

@@ -87,8 +87,9 @@ class Cluster:
         is_idle: Callable[[str], bool] = lambda _: False,
         connector: Connector = Connection.open,
     ) -> None:
-        """`is_idle` gets a watched topic, and returns whether metadata requests may omit it from
-        now on. `auto_create_topics` lets brokers create watched topics that do not exist."""
+        """`is_idle` is called with a topic that was passed to `watch`, and returns whether metadata
+        requests may omit this topic from now on. `auto_create_topics` lets brokers create topics
+        that were passed to `watch` and do not exist."""
         self.options = options
         self.clock = clock
         self.rng = rng
@@ -219,8 +220,8 @@ class Cluster:
     async def metadata(
         self, topics: Iterable[str] | None, *, auto_create: bool = False, timeout_s: float
     ) -> ClusterView:
-        """Send one Metadata request for `topics` (None: all), and return the response. `view` does
-        not change. Raises ClientError."""
+        """Return the metadata of `topics` (None: all topics) from one Metadata request. The
+        attribute `view` is not updated. Raises ClientError."""
         names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=auto_create)
         connection = await self.any_connection()
@@ -283,8 +284,9 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the open connection to the broker. If there is none, return None; if the backoff
-        has ended, also begin to connect in the background.
+        """Return the open connection to the broker; None if no connection is open. Without an open
+        connection, also begin to connect in the background, unless the backoff after a failed
+        attempt has not ended.
 
         A broker responds to the requests of one connection in their order. A request that may wait
         long therefore uses a separate connection, named `lane`.

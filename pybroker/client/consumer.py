@@ -276,8 +276,8 @@ class Consumer(Generic[Key_co, Value_co]):
                 self._fetcher.jump([item], answer.offset, None)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until `resume`, or until a rebalance revokes them.
-        Raises NotAssigned."""
+        """Make `getmany` and `getone` omit records of these partitions until `resume` is called, or
+        until a rebalance revokes the partitions. Raises NotAssigned."""
         for reader in self._fetcher.chosen(partitions):
             reader.paused = True
 
@@ -474,5 +474,7 @@ def _chosen_topics(topics: Iterable[str], group_id: str | None) -> frozenset[str
     if not names:
         raise ConfigError(["topics must name at least one topic"])
     if group_id is None:
-        raise ConfigError(["the argument topics needs a group_id; without a group, call assign()"])
+        raise ConfigError(
+            ["if topics are given, the consumer needs a group_id; without a group, call assign()"]
+        )
     return names

@@ -324,8 +324,9 @@ class TransactionError(ClientError):
 
 
 class AbortableTransactionError(TransactionError):
-    """The transaction can only be aborted. Call `abort_transaction`, or leave the block of
-    `transaction` by an exception. The producer can then begin the next transaction."""
+    """The transaction can only be aborted: call `abort_transaction`. In an `async with` block of
+    `transaction`, let this error end the block: the transaction is then aborted. The producer can
+    then begin the next transaction."""
 
     retriable = True
 

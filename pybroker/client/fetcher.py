@@ -144,7 +144,7 @@ class Fetcher:
         self.wake()
 
     def reader(self, partition: TopicPartition) -> PartitionReader:
-        """Return the state of an assigned partition. Raises NotAssigned."""
+        """Return the reader of an assigned partition. Raises NotAssigned."""
         key = TopicPartition(*partition)
         reader = self.readers.get(key)
         if reader is None:
@@ -397,8 +397,9 @@ class Fetcher:
             self.news.set()
 
     def _ask_last(self, reader: PartitionReader) -> None:
-        """Move the partition to the end of the next request. A broker fills a response in the order
-        of the request, so each partition should come first from time to time."""
+        """Move the partition, which has just received records, to the end of the next request. A
+        broker fills a response in the order of the request, so the other partitions now come
+        first."""
         key = reader.topic_partition
         self.readers[key] = self.readers.pop(key)
 

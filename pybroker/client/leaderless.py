@@ -1,6 +1,6 @@
-"""Measures how long partitions have had no leader, by the metadata responses. A short leader
-election takes one or two responses. A partition whose in-sync replicas are all down has no leader
-in many responses."""
+"""Finds partitions that have had no leader for a long time. Both must be reached: a minimum time,
+and a minimum number of metadata responses without a leader. A short leader election appears in only
+one or two responses. If all in-sync replicas are down, many responses show no leader."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class LeaderlessWatch:
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
         """Return the partitions that have had no leader for at least `for_ms` and in at least three
-        metadata responses. A paused process may pass the time limit without a response. A `for_ms`
-        of 0 disables the check: the result is empty."""
+        metadata responses. Three responses are required because a process may be paused: then
+        `for_ms` passes without any response. If `for_ms` is 0, the result is empty."""
         now = self._clock.monotonic()
         return [
             key

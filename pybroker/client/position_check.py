@@ -31,9 +31,9 @@ NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """An OffsetForLeaderEpoch request for `reader`. The other fields have their values at the time
-    of the request: `era` is the number of the reader's seeks and resets so far, `offset` the
-    reader's fetch offset, `leader_epoch` the leader epoch of the partition."""
+    """An OffsetForLeaderEpoch request for `reader`, with three values from the time of the request:
+    `era` is the number of the reader's seeks and resets, `offset` is the reader's fetch offset, and
+    `leader_epoch` is the partition's leader epoch."""
 
     reader: PartitionReader
     era: int

@@ -239,8 +239,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         """Accept a record without waiting, and return its Delivery. Raises WouldBlock if the
         metadata of the topic is unknown or buffer.memory is full, and the errors of `send`.
 
-        Records are sent only while the application awaits something, so await something between
-        many calls.
+        Records are sent only while the application awaits something. In a long series of calls,
+        await something from time to time.
         """
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
@@ -264,9 +264,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         Delivery for each record. One `send_many` is much faster than many calls of `send`.
 
         All records are checked before the first one is accepted. The call waits for memory, at most
-        max.block.ms in total. If the call is cancelled or raises BufferExhausted, the first records
-        may already be accepted, and are sent; BufferExhausted has their number in `accepted`.
-        Raises the errors of `send`, and ValueError if the numbers of keys and values differ.
+        max.block.ms in total. A call that is cancelled or raises BufferExhausted may have accepted
+        the first records. Accepted records are sent. `BufferExhausted.accepted` counts them. Raises
+        the errors of `send`, and ValueError if the numbers of keys and values differ.
         """
         if self._serializers is not None:
             columns = keys, values, partition, self._give_way
@@ -354,10 +354,10 @@ class Producer(Generic[Key_contra, Value_contra]):
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group: GroupMetadata | str,
     ) -> None:
-        """Commit offsets of a consumer group as part of the transaction. Each offset is the next
-        one to read. `group` is a group id, or a GroupMetadata from `Consumer.group_metadata`. With
-        a GroupMetadata, the broker refuses the offsets if the member has left its generation
-        (KIP-447).
+        """Commit offsets of a consumer group as part of the transaction. Each offset is that of the
+        next record to read. `group` is a group id, or a GroupMetadata from
+        `Consumer.group_metadata`. With a GroupMetadata, the broker refuses the offsets if the group
+        has a new generation, or if the member is no longer in the group (KIP-447).
 
         After any failure the transaction can only be aborted. Raises the errors of
         `commit_transaction`, and ValueError for a negative offset.

@@ -103,8 +103,9 @@ class RangeReader:
         reader's attribute `first_offset`, which may change with each batch. The caller must also
         skip the records at or above the end of the range.
 
-        If `wanted.counts` is not empty, each part of the range is checked: it must still have the
-        counted records. Raises RangeFailed, NoBrokers and other ClientErrors.
+        If `wanted.counts` is not empty, the records of each part of the range are compared with the
+        count that was taken when the range was created. Raises RangeFailed, NoBrokers and other
+        ClientErrors.
         """
         loop = self._loop
         if loop is None or loop.is_closed():

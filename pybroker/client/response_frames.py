@@ -22,7 +22,8 @@ RECEIVED_BYTES_MAX: Final = 256 * 1024
 
 
 class ResponseFrames:
-    """The received bytes of one connection that do not belong to a complete frame yet."""
+    """Splits the received bytes of one connection into frames. Keeps the bytes of an incomplete
+    frame until the rest of the frame arrives."""
 
     def __init__(self, check: Callable[[int], None], deliver: Callable[[memoryview], None]) -> None:
         """`check` gets the length (bytes) of each frame as soon as the length field has arrived. It
@@ -101,8 +102,8 @@ class ResponseFrames:
 
 
 class ResponseReceiver(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
-    """The asyncio protocol of a client's connection, on which an `asyncio.StreamWriter` writes
-    requests."""
+    """The asyncio protocol of a client's connection: it receives the bytes of responses. It is also
+    the protocol that `asyncio.StreamWriter` requires for writing requests."""
 
     def __init__(self) -> None:
         self._unused = asyncio.StreamReader()

@@ -43,8 +43,8 @@ class Route:
         self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
-        """Replace the metadata of the topic, and clear `queues`. The records in the cleared queues
-        are still sent."""
+        """Replace the metadata of the topic, and empty the dict `queues`. The queue objects keep
+        their records, so all records are still sent."""
         self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [
@@ -75,8 +75,9 @@ class Route:
         return sticky
 
     def _next(self) -> int:
-        """Return a random partition number: if possible, of a partition that has a leader and is
-        not the current one."""
+        """Return the number of a random partition. A partition without a leader is chosen only
+        if no partition has a leader. The sticky partition is chosen only if there is no other
+        choice."""
         numbers = self._available
         if self.sticky is None:
             return numbers[self._rng.randrange(len(numbers))]

@@ -58,11 +58,10 @@ class SequenceState:
             self.last_acknowledged = last
 
     def is_next(self, base_sequence: int) -> bool:
-        """Return whether the number follows the last acknowledged one."""
+        """Return whether `base_sequence` is the sequence number after `last_acknowledged`."""
         return base_sequence == add(self.last_acknowledged, 1)
 
     def has_hole(self) -> bool:
-        """Return whether failed batches have left a gap in the sequence numbers: whether numbers
-        above `last_acknowledged` are assigned. Call this only when all batches with sequence
-        numbers have succeeded or failed."""
+        """Return whether failed batches have used sequence numbers above `last_acknowledged`. Call
+        this only when all batches with sequence numbers have succeeded or failed."""
         return self.next_sequence != add(self.last_acknowledged, 1)

@@ -45,7 +45,7 @@ class SetAside:
 
 
 class CleanerThread(Blocking, Protocol):
-    """One thread that runs the steps of the cleaner's passes, one at a time."""
+    """A thread for the steps of the log cleaner. The thread runs one step at a time."""
 
     def give_way(self) -> None:
         """Let another waiting thread use the processor, as sched_yield does. Only a step that runs

@@ -53,9 +53,10 @@ class Result:
 def clean(
     plan: Plan, disk: Disk, memory_bytes: int, now_ms: int, load_factor: float = LOAD_FACTOR
 ) -> Generator[int | Result, None, None]:
-    """Compact the part of a log in `plan`, step by step. After each step, yield the number of bytes
-    that the step has read. At the end, yield the result. Each step waits for the disk. Keys may
-    fill the share `load_factor` of `memory_bytes`.
+    """Compact the part of a log that `plan` describes, step by step. After each step, yield the
+    number of bytes that the step has read. At the end, yield the result. Each step waits for the
+    disk. The last offset of each key is stored in a table of `memory_bytes`. The table is filled at
+    most up to the share `load_factor`.
 
     Raises CannotClean; CorruptionError if a batch is damaged; DiskFull if the disk is full;
     StorageError if the disk fails, or if the log was truncated or closed during the pass. After an
@@ -196,8 +197,8 @@ class _Pass:
         return batch.header.size
 
     def _fate(self, batch: Batch, seen: SeenTransactions) -> Fate:
-        """Decide about a batch by its transaction and its producer, as Kafka's `Cleaner.cleanInto`
-        does."""
+        """Return the `Fate` of a batch, by its transaction and its producer, as Kafka's
+        `Cleaner.cleanInto` does."""
         header = batch.header
         keeps_header = header.has_producer and self._is_last_of_producer(header)
         if not header.is_control:

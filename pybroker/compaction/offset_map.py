@@ -83,8 +83,8 @@ class OffsetMap:
     def select(
         self, payload: Buffer, header: BatchHeader, *, drops_tombstones: bool
     ) -> Generator[int, None, Kept]:
-        """Return the retained records of a batch. Yields 0 between slices of the records. Raises
-        CorruptionError for damaged records."""
+        """Return the retained records of a batch. This generator yields the number 0 between two
+        slices of the batch's records. Raises CorruptionError for damaged records."""
         check_count(header.record_count, len(payload))
         position = kept = 0
         has_tombstone, latest = False, None

@@ -64,8 +64,8 @@ def remains(
     if neither a record nor the header is retained. `level` is the compression level. Yields 0
     between slices of the records.
 
-    If a retained batch has no delete horizon, it gets the delete horizon `horizon` (ms since 1970)
-    in two cases: a tombstone is retained, or `fate.begins_horizon` is True.
+    A batch without a delete horizon gets the delete horizon `horizon` (ms since 1970) if it retains
+    a tombstone. It also gets this horizon if it retains a record and `fate.begins_horizon` is True.
 
     Raises the errors of `encoded_records`. Raises CorruptionError if a record is damaged.
     """

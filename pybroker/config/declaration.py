@@ -175,8 +175,8 @@ class Option:
         return self._checked_number(trimmed)
 
     def is_without_effect(self, text: str) -> bool:
-        """Whether this broker ignores the value `text`. False for Kafka's default and for an
-        invalid value."""
+        """Whether `text` is a valid value that has no effect in this broker: the option is not
+        `effective`, and the value is not Kafka's default."""
         try:
             value = self.parse(text)
         except ValueError:

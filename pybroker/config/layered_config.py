@@ -41,8 +41,9 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One value of an option in one layer: the name of the option or synonym that is set, the value
-    (None: a secret), and the layer."""
+    """The value of an option in one layer. `name` is the name under which the layer sets the
+    option: the option's own name or a synonym. `value` is None for a secret. `source` is the
+    layer."""
 
     name: str
     value: str | None
@@ -126,8 +127,8 @@ class LayeredConfig:
         object.__setattr__(self, "current", current)
 
     def synonyms(self, name: str) -> Sequence[Synonym]:
-        """Return all values of the option `name` and its synonyms in the layers, in order of
-        precedence. The first one is in force."""
+        """Return the values that the layers have for the option `name` and for its synonyms, in
+        order of precedence. The first value is in force."""
         known = self._synonyms.get(name)
         return self._found_synonyms(name) if known is None else known
 

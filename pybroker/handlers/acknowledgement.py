@@ -132,8 +132,8 @@ def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:
         ):
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"this broker lost the leadership of {key} after it had appended the batch; it may"
-                " be the leader again now",
+                f"this broker lost the leadership of {key} after it had appended the batch; this"
+                " broker may be the leader again now",
             )
         if item.acks == 1:
             return partition.log.durable_end >= item.end_offset

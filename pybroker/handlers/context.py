@@ -55,7 +55,7 @@ class ControllerView(Protocol):
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
         """Move the leaderships of a stopping broker to other brokers. Return the partitions that
-        the stopping broker still leads. Raise BrokerError."""
+        the stopping broker still leads. Raises BrokerError."""
 
 
 class ZooKeeperLease(Protocol):

@@ -94,8 +94,8 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
 
 
 def _coordinator_of(services: Services, topic: InternalTopic, key_type: int, key: str) -> int:
-    """Return the coordinator's broker id. Raise BrokerError COORDINATOR_NOT_AVAILABLE if it is
-    unknown."""
+    """Return the broker id of the coordinator of `key`. Raises BrokerError
+    COORDINATOR_NOT_AVAILABLE if the coordinator is unknown."""
     partition = topic.partition_of(key)
     broker_id = topic.leader_of(partition)
     service = services.groups if key_type == _GROUP else services.transactions

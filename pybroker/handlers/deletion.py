@@ -90,8 +90,8 @@ def _delete_records(partition: Partition, wanted: int) -> int:
     if log.failure is not None or log.damage is not None:
         raise BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"records of {partition.topic_partition} cannot be deleted: its log has a corrupt range"
-            " or has failed",
+            f"records of {partition.topic_partition} cannot be deleted: the log of the"
+            " partition has a corrupt range or is no longer usable",
         )
     offset = high_watermark if wanted == NO_OFFSET else wanted
     if not 0 <= offset <= high_watermark:

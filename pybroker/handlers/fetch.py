@@ -151,10 +151,10 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Continue the request after the pass `reading`. Start a task if `reading` has not read all
-        its partitions, if the time limit has passed, or if the purgatory's count of changes is no
-        longer `seen`. `seen` is the count before `reading` began. If no task is started, the
-        request waits in the purgatory."""
+        """Continue the request after the pass `reading`. `seen` is the purgatory's count of changes
+        before `reading` began. Start a task if `reading` has not read all partitions, if the count
+        has grown above `seen`, or if the time limit has passed. Otherwise the request waits in the
+        purgatory."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -268,10 +268,10 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the longest wait (s) of a request whose fetch session has a pending partition, that
-    is, a partition with something new for the client. For a follower, the longest wait is
-    replica.fetch.wait.max.ms, so that the follower learns a new high watermark soon. For a
-    consumer, it is inf: only max_wait_ms limits the wait."""
+    """Return the time limit (s) for the wait of a request whose fetch session has a pending
+    partition (see `fetch_sessions`). For a follower, the limit is replica.fetch.wait.max.ms, so
+    that the follower learns a new high watermark soon. For a consumer, the limit is inf: only
+    max_wait_ms limits the wait."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 

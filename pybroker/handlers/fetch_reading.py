@@ -151,9 +151,10 @@ def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading)
     """Return True if the partition certainly has nothing new for the client. Return False if the
     caller has to read the partition.
 
-    Before it returns True, the function usually makes the session watch the partition, so that the
-    next requests skip it until it changes. A partition is not watched for a follower outside its
-    ISR, because each fetch of such a follower has to be recorded.
+    Before it returns True, the function usually makes the session watch the partition: the next
+    requests then skip the partition until it changes. If the client is a follower outside the
+    partition's ISR, the partition is not watched, because every fetch of the follower has to be
+    recorded.
     """
     partition = services.replicas.partitions.get(cached.key)
     if partition is None:

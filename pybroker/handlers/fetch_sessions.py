@@ -76,8 +76,9 @@ class CachedPartition:
         while this partition is pending."""
 
     def watch(self, partition: Partition) -> None:
-        """Stop reading the partition until its local replica, `partition`, changes. Before this
-        call, the caller makes sure that the partition has nothing new for the client, and records a
+        """Watch `partition`, the local replica. Until the replica changes, fetches of the session
+        do not read the replica. Before this call, the caller must check that the replica has
+        nothing new for the client. If the client is a follower, the caller must also record the
         follower's fetch."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
@@ -185,9 +186,7 @@ class FetchSession:
                 known = partitions.get(key)
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
-                        raise _not_found(
-                            f"the fetch session would have more than {PARTITIONS_MAX} partitions"
-                        )
+                        raise _not_found(f"it would have more than {PARTITIONS_MAX} partitions")
                     self.add(key, wanted)
                 else:
                     known.ask(wanted)
@@ -219,9 +218,10 @@ class FetchSession:
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
         """If an argument has changed since the last call, make all partitions pending, so that all
-        are read again. `lease` is the highest authority that this broker's ZooKeeper session
-        allows. `incarnation` grows with each registration of the follower in ZooKeeper.
-        `committed_only` is True for the isolation level read_committed."""
+        are read again. `lease` is the level of requests that this broker may answer. The level
+        falls while ZooKeeper does not answer the broker. `incarnation` grows with each registration
+        of the follower in ZooKeeper. `committed_only` is True for the isolation level
+        read_committed."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
@@ -317,8 +317,8 @@ class FetchSessionCache:
             session.size = size
         else:
             raise _not_found(
-                f"it would have more than {PARTITIONS_MAX} partitions, or the sessions of all "
-                f"consumers together more than {CONSUMER_PARTITIONS_MAX}"
+                f"the session would have more than {PARTITIONS_MAX} partitions, or the sessions of "
+                f"all consumers together would have more than {CONSUMER_PARTITIONS_MAX}"
             )
 
     def remove(self, session_id: int) -> None:
@@ -393,5 +393,5 @@ def _worth(session: FetchSession) -> tuple[bool, int]:
 def _not_found(reason: str) -> BrokerError:
     return BrokerError(
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        f"the fetch session does not exist or has ended: {reason}",
+        f"the fetch session cannot be used: {reason}",
     )

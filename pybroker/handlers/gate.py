@@ -41,8 +41,9 @@ class Gate:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Return the response of `answering`, or an awaitable of it if the request has to wait.
-        Errors of `answering` are raised here or by the awaitable."""
+        """Pass the request to `answering`, and return its result. If the request has to wait,
+        return an awaitable of the response. Errors of `answering` are raised here or by the
+        awaitable."""
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

@@ -118,10 +118,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Return the requested partitions that this broker still leads according to ZooKeeper. Only
-    partitions with Authority.CONFIRMED are checked: this broker may return their log end only after
-    the check. Partitions in `excluded`, and partitions whose log start is requested, are not
-    checked."""
+    """Ask ZooKeeper whether this broker still leads the requested partitions with
+    Authority.CONFIRMED. Return the partitions for which ZooKeeper confirms the leadership. Leave
+    out partitions in `excluded`, and partitions whose log start is requested."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -189,8 +188,8 @@ async def _search(
 
     If no record is found, return None, but raise BrokerError in two cases:
 
-    - NOT_LEADER_OR_FOLLOWER if the replica has less authority (see `Authority`) than `for_the_end`:
-      another leader's log may have the record.
+    - NOT_LEADER_OR_FOLLOWER if the replica may not return its log end (`for_the_end` is the
+      required `Authority`): another leader's log may have the record.
     - OFFSET_NOT_AVAILABLE, for consumers only, if the high watermark is below the start of the
       leader epoch.
     """

@@ -108,8 +108,8 @@ def offset_fault(services: Services, key: TopicPartition, metadata: str | None) 
 
 
 def require_lease(services: Services) -> None:
-    """Raise BrokerError COORDINATOR_NOT_AVAILABLE if this broker's ZooKeeper lease does not allow
-    commits of offsets."""
+    """Raise BrokerError COORDINATOR_NOT_AVAILABLE if this broker must not commit offsets at
+    present, because ZooKeeper has not answered the broker recently (`ZooKeeperLease`)."""
     if services.replicas.lease < NEEDED["OffsetCommit"]:
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -180,8 +180,8 @@ async def handle_offset_fetch(
 def _by_group(
     groups: Iterable[OffsetFetchRequestGroup],
 ) -> dict[str, list[OffsetFetchRequestTopics] | None]:
-    """Return the requested topics by group id (None: all topics). Each group occurs once, since
-    repetitions could cause a very large response."""
+    """Return group id -> requested topics of the group. The value None requests all topics.
+    Repetitions of a group are merged, because they could cause a very large response."""
     wanted: dict[str, list[OffsetFetchRequestTopics] | None] = {}
     for group in groups:
         if group.topics is None:

@@ -140,8 +140,10 @@ def _take(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Check and append the batch of one partition, or add the batch to `progress.unchecked`. Raise
-    BrokerError or StorageError if the batch cannot be appended."""
+    """Check and append the batch of one partition on the event loop. Leave the check to a thread
+    (`progress.unchecked`) if the batch has to be decompressed, if some of its records are invalid,
+    or if an earlier batch of the partition is in `progress.unchecked`. Raise BrokerError or
+    StorageError if the batch cannot be appended."""
     if progress.guards.refusal is not None:
         raise progress.guards.refusal
     if acks not in (-1, 0, 1):
@@ -221,7 +223,8 @@ def answer_unacknowledged(
 def answer_failure(
     services: Services, partition: Partition, error: BrokerError | StorageError
 ) -> ProduceResponse:
-    """Return the response with `error` to a request whose only batch could not be appended."""
+    """Return the response to a Produce request whose only batch could not be appended because of
+    `error`."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition, base_offset=-1)
     _refuse(services, key, result, error)
@@ -271,8 +274,9 @@ async def _check_and_finish(
 def _finish(
     services: Services, message: ProduceRequest, response: ProduceResponse, progress: _Progress
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """Return the response, or an awaitable of it while batches are unacknowledged. With acks=0,
-    return None if all batches were appended, otherwise raise CloseConnection."""
+    """Return the response. If batches are not acknowledged yet, return an awaitable of the
+    response instead. With acks=0, return None if all batches were appended, otherwise raise
+    CloseConnection."""
     if message.acks == 0:
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses

@@ -28,10 +28,9 @@ _NOBODY: Final = Producer(-1, -1)
 
 @dataclass(slots=True)
 class Guards:
-    """The guards of one request's transactional batches, and the errors of the batches that fail. A
-    batch with a guard is appended only after the transaction coordinator has confirmed that the
-    partition is in the transaction. If the guard is EXEMPT or None (see `of`), the batch needs no
-    confirmation."""
+    """The guards and the errors of one request's transactional batches. A guard says whether the
+    transaction coordinator has to confirm, before the batch is appended, that the partition is in
+    the transaction. With the guard EXEMPT or None (see `of`), no confirmation is needed."""
 
     refusal: BrokerError | None = None
     """The error of all batches of the request, if it is refused as a whole."""
@@ -65,9 +64,10 @@ NO_GUARDS: Final = Guards()
 
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
-    """Return the guards of the request's transactional batches. As in Kafka, the whole request is
-    refused if it has transactional batches but no transactional id, or if its transactional batches
-    are from two producers."""
+    """Return the guards of the request's transactional batches. The guard of a batch tells whether
+    the coordinator must confirm, before the append, that the partition is in the transaction (see
+    `Guards`). As in Kafka, the whole request is refused if it has transactional batches but no
+    transactional id, or if its transactional batches are from two producers."""
     headers = _transactional_headers(message)
     if not headers:
         return NO_GUARDS

@@ -218,10 +218,11 @@ def require_controller(services: Services) -> None:
             "this broker cannot act as the controller now, because ZooKeeper does not answer it",
         )
     if not services.controller.is_active:
+        controller = services.controller_id
+        known = f"broker {controller}" if controller >= 0 else "unknown"
         raise BrokerError(
             ErrorCode.NOT_CONTROLLER,
-            "this broker is not the controller; the controller is broker"
-            f" {services.controller_id} (-1: unknown)",
+            f"this broker is not the controller; the controller is {known}",
         )
 
 

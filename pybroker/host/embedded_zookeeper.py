@@ -109,8 +109,9 @@ class EmbeddedZooKeeper:
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
-        """Start the server's process, without waiting for an answer. From then on, the property
-        `connect` keeps its value. Raises StartupError if the process cannot be started."""
+        """Start the server's process, without waiting for an answer. After this call the property
+        `connect` has the final address: a restart of the server keeps the port. Raises StartupError
+        if the process cannot be started."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
             # in a used directory, the server of a killed broker may still have the port
@@ -260,8 +261,8 @@ class EmbeddedZooKeeper:
         return os.fsencode(self._config_file) in arguments
 
     def _choose_port(self) -> int:
-        """Return the port for the server. Raise StartupError if the configured port is in use and
-        the server may not use another one."""
+        """Return the port for the server. If the configured port is in use, choose another port; if
+        `_may_move` is False, raise StartupError instead."""
         asked = self._asked_port
         if asked and self._take(asked):
             return asked

@@ -88,8 +88,8 @@ async def _run(config: BrokerConfig) -> None:
 async def _start(
     config: BrokerConfig, stack: AsyncExitStack, end: Callable[[str | None], None]
 ) -> None:
-    """Start all components, and push the calls that stop them onto `stack`. A running broker that
-    cannot go on calls `end` with the reason."""
+    """Start all components. Push onto `stack` the calls that stop the components. If the running
+    broker cannot continue, `end` is called with the reason."""
     for warning in config.warnings:
         log.warning("%s", warning)
     raise_open_files_limit()
@@ -219,9 +219,9 @@ def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socke
 
 
 def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
-    """Raise StartupError if the log directories belong to a cluster whose embedded ZooKeeper's
-    directory is missing. The start would otherwise create a new ZooKeeper, without the cluster's
-    topics."""
+    """Raise StartupError if the log directories belong to a cluster, but the directory of the
+    embedded ZooKeeper is missing. Without this check, the broker would create a new ZooKeeper that
+    does not have the cluster's topics."""
     directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(

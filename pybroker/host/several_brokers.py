@@ -92,8 +92,8 @@ def check_directories(config: BrokerConfig, brokers: int) -> None:
             )
         if brokers > 1 and (directory / _META).exists():
             raise StartupError(
-                f"{directory} contains the data of a single broker; start it without --brokers, or"
-                " give another directory with --data"
+                f"{directory} contains the data of a single broker; start that broker without"
+                " --brokers, or give another directory with --data"
             )
 
 

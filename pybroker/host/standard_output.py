@@ -31,8 +31,8 @@ class OutputFailed(PybrokerError):
 
 
 class _Output(io.FileIO):
-    """Standard output, which discards all output after a failed write. If the reader has ended,
-    standard error is discarded, too."""
+    """Standard output. After a failed write the stream discards all later output. If the write
+    failed because the program that reads the output has ended, standard error is discarded, too."""
 
     def write(self, data: Any, /) -> int:
         if not memoryview(data).nbytes:
@@ -54,8 +54,8 @@ class _Output(io.FileIO):
 
 
 class _Complaints(io.FileIO):
-    """A tool's standard error stream. If a write fails, the stream discards this message and all
-    later messages."""
+    """A tool's standard error stream. If the write of a message fails, the stream discards the
+    message and all later messages."""
 
     def write(self, data: Any, /) -> int:
         try:

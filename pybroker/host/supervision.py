@@ -157,7 +157,7 @@ class Supervision:
         return [LaunchLater(broker, pause_s)]
 
     def due(self, broker: int) -> list[Effect]:
-        """Handle the end of the pause before a broker is started again."""
+        """After the pause, start the broker again, unless `stop` was called during the pause."""
         if self._brokers[broker].state is not State.PAUSING:
             return []
         return [self._launch(broker)]

@@ -52,7 +52,8 @@ class Channel(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """The question of one producer to its coordinator."""
+    """Asks the coordinator whether the producer's ongoing transaction contains `partitions`.
+    `answer` is set to the coordinator's error codes."""
 
     transactional_id: str
     producer_id: int
@@ -233,8 +234,8 @@ def _answers(response: AddPartitionsToTxnResponse) -> dict[str, Errors]:
 
 
 def _not_confirmed(partitions: Iterable[TopicPartition], codes: Errors) -> Errors:
-    """Return the error code of each partition that the coordinator has not confirmed. A partition
-    without a code in `codes` is not confirmed either."""
+    """Return partition -> error code in the Produce response, for the partitions that the
+    coordinator has not confirmed. A partition without a code in `codes` gets INVALID_TXN_STATE."""
     found = {}
     for key in partitions:
         code = codes.get(key, ErrorCode.INVALID_TXN_STATE)

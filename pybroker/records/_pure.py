@@ -223,8 +223,8 @@ def _check_end(position: int, length: int) -> None:
 
 
 def record_bounds(data: Buffer, position: int) -> tuple[int, int]:
-    """Return the position of the timestamp delta and the end of the record that begins at
-    `position`. Raises CorruptionError for an impossible length."""
+    """Return two positions for the record that begins at `position`: where its timestamp delta
+    begins, and where the record ends. Raises CorruptionError for an impossible length."""
     length, position = read_varint(data, position, INT32_BITS)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):

@@ -27,9 +27,10 @@ class ConsumerRecord(Generic[Key_co, Value_co]):
     """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
     that appended the record, -1 if unknown.
 
-    With the compiled module, key, value and headers are decoded at the first access to one of them.
-    Until then the object keeps up to 64 KiB of encoded records in memory, or more if the record
-    itself is larger."""
+    The compiled variant of this class decodes key, value and headers at the first access to one of
+    them. Until then a record of the compiled variant keeps up to 64 KiB of encoded records in
+    memory, or more if the record itself is larger.
+    """
 
     topic: str
     partition: int

@@ -43,7 +43,7 @@ class BatchBuilder:
 
     @property
     def estimated_size(self) -> int:
-        """The size of the batch before compression, in bytes."""
+        """The size in bytes that the batch has without compression."""
         return HEADER_SIZE + self._records.size
 
     def append(

@@ -99,7 +99,9 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
 
     Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
-    INVALID_RECORD. If records are invalid, raises RecordsRefused with an empty list of records."""
+    INVALID_RECORD. If records are invalid, the error is a RecordsRefused that does not list them;
+    `stored_form` adds the list.
+    """
     if data is None or not len(data):
         raise _invalid("the request has no records for the partition, expected one batch")
     accepted = validate_quickly(data, rules, now_ms)
@@ -149,7 +151,8 @@ def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeade
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
-    """Return whether `stored_form` has to decompress or compress the batch in `data`."""
+    """Return whether `stored_form` has to change the codec of the batch in `data`, or to decompress
+    the batch for a check of its records."""
     if len(data) <= _CODEC_POSITION:
         return False
     codec = data[_CODEC_POSITION] & CODEC_MASK

@@ -81,8 +81,8 @@ def authority(
     - `lease`: the highest authority that the broker's ZooKeeper session allows.
     - `is_replicated`: another broker can lead the partition. If False, `lease` limits the result
       only if `lease` is NOTHING.
-    - `has_heard`: within replica.lag.time.max.ms each in-sync or eligible replica has fetched from
-      this leader, or ZooKeeper has confirmed the leadership. If False, the result is at most ALONE.
+    - `has_heard`: in the last replica.lag.time.max.ms the leadership was confirmed by fetches from
+      all in-sync and eligible replicas, or by ZooKeeper. If False, the result is at most ALONE.
     - `has_asked`: this broker has asked the controller to elect another leader. If True, the result
       is at most CONFIRMED.
     """

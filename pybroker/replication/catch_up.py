@@ -1,5 +1,6 @@
-"""Detects incomplete replicas that have caught up with their leader, and marks them as complete, so
-that they may lead. An incomplete replica is still copying the leader's log from the start."""
+"""Marks an incomplete replica as complete when the replica has caught up with its leader. A replica
+whose log was lost is incomplete while it copies a new log from the leader. An incomplete replica
+may not lead."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class CatchUp:
-    """Watches the catch-up of a broker's incomplete replicas. Use it from the event loop only."""
+    """Marks each incomplete replica of this broker as complete when the replica has caught up with
+    its leader. Use it from the event loop only."""
 
     def __init__(self, health: ReplicaHealth, blocking: Blocking) -> None:
         self._health = health

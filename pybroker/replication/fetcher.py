@@ -1,9 +1,9 @@
 """A task that fetches records from one leader broker, and appends them to the logs of this broker's
 follower replicas.
 
-One request fetches all partitions. If one partition fails, the next fetches omit this partition for
-a pause. If the leader broker cannot be reached, the fetcher sends no fetch for a pause. Each
-further failure in a row doubles the pause.
+One request fetches all partitions. If one partition fails, the fetcher omits this partition from
+its requests until a pause has passed. If the leader broker cannot be reached, the fetcher pauses
+before the next request. Each further failure in a row doubles the pause.
 """
 
 from __future__ import annotations

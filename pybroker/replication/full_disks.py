@@ -35,7 +35,9 @@ class _Full:
 
 
 class FullDisks:
-    """Lets the replicas in full log directories yield leadership, between `start` and `stop`."""
+    """Finds full log directories. While a log directory is full, this broker asks the controller
+    to elect other leaders for the replicated partitions in the directory. Runs from `start` to
+    `stop`."""
 
     def __init__(
         self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking, clock: Clock

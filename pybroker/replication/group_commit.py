@@ -38,8 +38,8 @@ class _Directory:
 
 
 class GroupCommit:
-    """Between `start` and `stop`, syncs each log that requests a sync. `logs` manages these
-    logs."""
+    """Between `start` and `stop`, syncs each log that is passed to `sync_due` of the log manager
+    `logs`."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs

@@ -204,16 +204,16 @@ class InternalLog:
         return replicas.authority(partition, lease, needed) >= needed
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
-        """Return this broker's replica. Raises BrokerError if the replica lacks the authority
-        `needed`, or if this broker has not led without interruption since the creation of this
-        object."""
+        """Return this broker's replica. Raises BrokerError if the replica has less authority than
+        `needed`. Raises BrokerError, too, if the leadership for which this object was created has
+        ended. A later leadership of this broker does not count."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:
             raise self._not_led(
-                f"this broker leads again, but only since leader epoch {found.leading_since}"
+                f"this broker's present leadership began with leader epoch {found.leading_since}"
             )
         return found
 

@@ -17,8 +17,8 @@ Sessions = tuple[SessionRequests, ...]
 
 
 class IsrReview:
-    """Checks each partition that this broker leads for a due ISR change. Use it from the event loop
-    only."""
+    """Finds and proposes the ISR changes that are due in the partitions that this broker leads. Use
+    this class from the event loop only."""
 
     def __init__(self, replicas: ReplicaManager, clock: Clock) -> None:
         self._replicas = replicas

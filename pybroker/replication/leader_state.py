@@ -53,9 +53,10 @@ class SessionRequests:
 class Follower:
     """The leader's view of one follower. Times are monotonic seconds.
 
-    While the follower waits at the leader's log end offset, the requests of the follower's fetch
-    session omit this partition. Each request of `session` therefore counts as a fetch at the
-    leader's log end offset. Invariant: caught_up_s <= fetched_s, once the follower has fetched.
+    While the follower waits at the leader's log end offset, the requests of its fetch session omit
+    this partition. `session` is then this fetch session, and each of its requests counts as a fetch
+    of this partition at the leader's log end offset. Invariant: caught_up_s <= fetched_s, once the
+    follower has fetched.
     """
 
     caught_up_s: float
@@ -119,12 +120,12 @@ class Follower:
 @dataclass(frozen=True, slots=True)
 class IsrChange:
     """A conditional write of `state` to the partition's state node in ZooKeeper. `joins` is the
-    broker that the change adds to the ISR, or NOBODY.
+    broker that the change adds to the ISR; NOBODY if the change adds no broker.
 
-    The write succeeds only if the topic still has the id `topic_id`, the node has the version
-    `expected_version`, and broker `joins` is registered and still has the incarnation
-    `incarnation`. A broker's incarnation is a number in ZooKeeper that grows with every
-    registration.
+    The write succeeds only if the topic still has the id `topic_id`, and the node has the version
+    `expected_version`. If the change adds a broker, that broker must also be registered and still
+    have the incarnation `incarnation`. A broker's incarnation is a number in ZooKeeper that grows
+    with every registration.
     """
 
     topic_partition: TopicPartition
@@ -143,7 +144,9 @@ class LeaderState:
     """The state of a leader in one leader epoch. `facts` contain the ISR that is known to be stored
     in ZooKeeper.
 
-    Invariant: the leading replica is in `facts.state.isr`, and in the ISR of every change."""
+    Invariant: the leading replica is in `facts.state.isr`, and in the new ISR of each proposed
+    `IsrChange`.
+    """
 
     facts: PartitionFacts
     broker_id: int
@@ -224,8 +227,8 @@ class LeaderState:
         )
 
     def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return True only if `propose` certainly has no change to propose. False means that it may
-        have one."""
+        """Return True only if `propose` would certainly return None: no ISR change and no check is
+        due. False means that a change or a check may be due."""
         if self._awaited or self._doubted or self.facts.state.eligible:
             return False
         oldest_s = now
@@ -293,15 +296,18 @@ class LeaderState:
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
-        """Return the ISR change that is due; None if none is due. A change removes lagging
-        followers from the ISR. If the new ISR has at least `required` replicas, the change also
-        empties the list of eligible replicas.
+        """Return the write or the check of the partition's state node that is due; None if neither
+        is due.
 
-        If no write is due, the result may be a check: an `IsrChange` with `only_looks`. A check
-        only compares the version of the partition's state node in ZooKeeper. A check is due if
-        `led_s` is more than half of `lag_max_s` ago: another replica may have become the leader
-        since then. A check is also due if the stored ISR may differ from the ISR that this leader
-        knows.
+        A write removes lagging followers from the ISR. If the resulting ISR has at least `required`
+        replicas, the write also empties the list of eligible replicas.
+
+        A check is an `IsrChange` with `only_looks`. It only compares the version of the state node
+        in ZooKeeper with the known version. A check is due in two cases:
+
+        - More than half of `lag_max_s` has passed since this replica was certainly the leader
+          (`led_s`).
+        - The stored ISR may differ from the ISR that this leader knows.
         """
         self._await(
             frozenset(
@@ -395,10 +401,10 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation in the broker's last fetch, for the followers in the
-        stored ISR. An incarnation is the broker's number in ZooKeeper that grows with every
-        registration. The result is empty if the stored ISR is uncertain, for example because an ISR
-        change is pending."""
+        """Return broker id -> incarnation, for the followers in the stored ISR. An incarnation is a
+        number that grows with every registration of the broker in ZooKeeper. The result has the
+        incarnation from the follower's last fetch. The result is empty if the stored ISR is
+        uncertain, for example because an ISR change is pending."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

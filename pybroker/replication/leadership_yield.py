@@ -36,9 +36,9 @@ class LeadershipYield:
         """Whether this broker is about to stop, and yields the leadership of every partition."""
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
-        """Return whether this broker has asked the controller for another leader of the partition.
-        The result stays True for 2 * `lag_max_s` (seconds) after `remove` lets the replica lead
-        again."""
+        """Return whether this broker has asked the controller to elect another leader of the
+        partition. After `remove` has withdrawn the request, the result stays True for 2 *
+        `lag_max_s` seconds."""
         if partition.led_version is None:
             return False
         key = partition.topic_partition

@@ -66,7 +66,7 @@ class ReplicaManager:
         fetchers: ReplicaFetchers | None = None,
         exists: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
-        """`fetchers` fetch from leaders. `exists` returns whether the cluster has a partition."""
+        """`exists` returns whether a given partition exists in the cluster."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:
@@ -146,9 +146,9 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the level of authority that this replica has as the leader. `lease` is the highest
-        level that the ZooKeeper session allows. Compare the result only with `needed`: the checks
-        for levels above `needed` may be skipped, and the result may then be too high."""
+        """Return which requests this replica may answer as the leader, as a level of `Authority`.
+        `lease` is the highest level that the ZooKeeper session allows. Use the result only to test
+        whether it is at least `needed`: some checks for higher levels may be skipped."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -369,7 +369,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return None if the leader epoch is new, ErrorCode.NONE if it is known, else an error."""
+        """Return the partition's response code, or None if `facts` still have to be applied."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -301,8 +301,8 @@ class Partition(Watched):
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """Use the partition state that `_leader` now has, then advance the high watermark
-        (`settle`). Return the approximate number of bytes that became readable."""
+        """Copy the partition state of `_leader` to this partition's fields, then advance the high
+        watermark (`settle`). Return the approximate number of bytes that became readable."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -351,8 +351,8 @@ class Partition(Watched):
     @property
     def led_version(self) -> int | None:
         """The version of the partition's state node in ZooKeeper, as this leader knows it. None if
-        this replica does not lead. Also None if no other replica can be elected, because the leader
-        then need not ask ZooKeeper whether it still leads."""
+        this replica does not lead. Also None if no other replica can be elected: no other broker
+        can then have become the leader, and a check in ZooKeeper is not needed."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 

@@ -22,7 +22,7 @@ KEYS_PER_TURN_MAX: Final = 1000
 
 
 class Growing(Protocol):
-    """A set of partitions to which partitions may be added while a request waits for them."""
+    """The partitions that a request waits for. More partitions may be added during the wait."""
 
     on_pending: Callable[[TopicPartition], None] | None
     """Called with each added partition, before `progressed` or `disturbed` is called for it."""
@@ -119,9 +119,9 @@ class Purgatory:
         more_within_s: float = math.inf,
     ) -> None:
         """Wait until `missing_bytes` more bytes of these partitions are readable, `timeout_s` has
-        passed, or `disturbed` is called for one of the partitions. Partitions that are added to
-        `more` during the wait count too; the wait then ends at most `more_within_s` seconds after
-        the addition."""
+        passed, or `disturbed` is called for one of the partitions. A partition that is added to
+        `more` during the wait is treated like one of these partitions. After the addition, the wait
+        lasts at most `more_within_s` more seconds."""
         if timeout_s <= 0:
             return
         over = asyncio.get_running_loop().create_future()
@@ -154,9 +154,9 @@ class Purgatory:
         more_within_s: float = math.inf,
         shares_timer: bool = False,
     ) -> Wait:
-        """Begin a wait that ends for the same reasons as `wait`. Call `on_over` once when the wait
-        ends. `on_over` must not read partitions. The caller must call `end` of the returned object
-        once.
+        """Begin a wait that ends for the same reasons as `wait`. When the wait ends, the purgatory
+        calls `on_over` once. `on_over` must not read partitions. The caller of `begin` must call
+        `Wait.end` once, even after the call of `on_over`.
 
         With `shares_timer` several waits share a timer, and this wait may time out early:
 

@@ -1,6 +1,7 @@
-"""Truncates a follower's log in a thread. Committed records are truncated only if a loss receipt,
-the record of an unclean election in ZooKeeper, allows the truncation. No other code may change a
-log during its truncation."""
+"""Truncates a follower's log in a thread. Committed records are truncated only if ZooKeeper has
+a loss receipt for the partition. A loss receipt says that the partition may have lost committed
+records, for example in an unclean election. No other code may change a log during its
+truncation."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ the truncation."""
 
 
 class Losses(Protocol):
-    """Reads and writes loss receipts: the records of unclean elections in ZooKeeper that allow a
-    follower to truncate committed records. Both methods may raise CoordError and MalformedNode."""
+    """Reads and writes loss receipts, which are stored in ZooKeeper. A loss receipt says that a
+    partition may have lost committed records. It allows a follower to truncate committed records.
+    Both methods may raise CoordError and MalformedNode."""
 
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -45,12 +47,13 @@ class Losses(Protocol):
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Record in ZooKeeper that this replica truncates the offsets [start, end). The record is
-        added to the loss receipt with the leader epoch `leader_epoch`."""
+        """Add the offsets from `start` up to, not including, `end` to the loss receipt with the
+        leader epoch `leader_epoch`. This replica is going to truncate these offsets."""
 
 
 class NoLosses:
-    """The `Losses` of a cluster without unclean elections. `newest_receipt` always returns None."""
+    """Implements `Losses` for a cluster without unclean elections: such a cluster has no loss
+    receipts."""
 
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -61,8 +64,7 @@ class NoLosses:
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
         raise AssertionError(
-            f"{topic_partition}: the truncation cannot be recorded in a loss receipt, because this"
-            " cluster has no unclean elections"
+            f"{topic_partition}: add_truncation was called, although newest_receipt returned None"
         )
 
 
@@ -136,10 +138,11 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Return None if the truncation `step` may begin, else the pause before the next fetch. If
-        an unclean election has left a loss receipt in ZooKeeper, add the truncated offsets to the
-        receipt. Without a loss receipt, a truncation of committed records may not begin. If the
-        receipt cannot be read or written, no truncation may begin."""
+        """Return None if the truncation `step` may begin. Otherwise return the pause before the
+        next fetch. A loss receipt is a ZooKeeper node about an election that may have lost
+        committed records. If there is a receipt, add the truncated offsets to the receipt. If there
+        is no receipt, the truncation may begin only if it removes no committed records. If the
+        receipt cannot be read or written, the truncation may not begin."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

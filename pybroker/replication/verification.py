@@ -128,9 +128,9 @@ class TransactionVerification:
         self, partition: Partition, transactional_id: str, producer: Producer
     ) -> Verification | None:
         """Return the guard (see `Verification`) for a transactional batch without sequences. If the
-        guard is EXEMPT or None, no verification is needed. Otherwise first ask the coordinator to
-        confirm the transaction. Raises BrokerError with the coordinator's error code if the
-        coordinator does not confirm the transaction."""
+        guard is EXEMPT or None, return it at once. For any other guard, ask the transaction
+        coordinator to confirm the transaction, and return the guard afterwards. Raises BrokerError
+        with the coordinator's error code if the coordinator does not confirm the transaction."""
         key = partition.topic_partition
         guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
         if guard is not None and guard is not EXEMPT:

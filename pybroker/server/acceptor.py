@@ -99,8 +99,8 @@ class Acceptor:
         self._resume()
 
     def place_free(self) -> None:
-        """Resume accepting if it stopped because `delay_s` returned None. Call this when there may
-        be room for another connection."""
+        """If the acceptor waits because `delay_s` returned None, accept connections again. Call
+        this when there may be room for another connection."""
         if self._needs_place:
             self._needs_place = False
             self._resume()

@@ -233,9 +233,9 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return for how long (s) the connection has been idle at `now` (monotonic s). An
-        unanswered request, or a transfer at `ServerLimits.read_bytes_per_second_min` or faster,
-        makes the connection busy. Call this periodically, to measure the transfer."""
+        """Return for how long (s) the connection has been idle at `now` (monotonic s). The
+        connection is busy while a request is unanswered, or while bytes move at
+        `read_bytes_per_second_min` or faster. Call this periodically, to measure the speed."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._is_idle() else 0
         taken_bytes = self._unsent_then - unsent_bytes
@@ -272,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         return not self._unanswered and self._writable and self._next_turn is None
 
     def _may_serve(self) -> bool:
-        """Return whether the next frame, when it has arrived, may be handled now."""
+        """Return whether the next frame can be handled now. Assumes that the frame is complete."""
         return self._writable and self._next_turn is None and self._is_next_due()
 
     def _is_next_due(self) -> bool:
@@ -323,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take(answer)
 
     def _take(self, answer: Answer | Awaitable[Answer]) -> None:
-        """Write the response of a handler, or note that the request is unanswered."""
+        """Write the handler's response when this response and all earlier ones are ready."""
         if answer is None or isinstance(answer, list):
             self._release_frame()
             if answer is not None and self._unanswered:

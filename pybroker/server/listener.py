@@ -67,7 +67,7 @@ def bind(listener: Bind) -> socket.socket:
             ) from error
         raise StartupError(
             f"listener {listener.name} cannot use {where}: {error.strerror or error}; "
-            "change listeners in the configuration"
+            "correct the option listeners in the configuration"
         ) from error
     except OverflowError as error:
         opened.close()
@@ -296,8 +296,8 @@ class Server:
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _due(self, idle_since: float) -> Iterator[Connection]:
-        """Yield the connections in `_resting`, except those that were certainly active after
-        `idle_since` (monotonic s)."""
+        """Yield the connections in `_resting` that may have been idle since `idle_since` (monotonic
+        s) or longer."""
         for connection, began in self._resting.items():
             if began - _REST_S_MAX > idle_since:
                 break  # the others began later
@@ -308,7 +308,7 @@ class Server:
         self._restless[connection] = None
 
     def _set_socket_options(self, listening: socket.socket) -> None:
-        """Set the options of a listening socket, which each accepted socket inherits."""
+        """Set options of a listening socket. Each accepted socket inherits these options."""
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # uvloop sets TCP_NODELAY on every connection. asyncio's own loop does so only if the socket
         # names its protocol, and an accepted socket does not. Without it, an answer that follows

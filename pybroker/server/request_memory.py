@@ -39,8 +39,8 @@ class RequestMemory:
         return True
 
     def forget(self, later: Callable[[], None]) -> None:
-        """Remove the waiting request whose `take` received `later`. Do nothing if no such request
-        waits."""
+        """Remove the waiting request that passed `later` to `take`. Do nothing if that request does
+        not wait."""
         if later in self._waiting:
             self._waiting.remove(later)
 

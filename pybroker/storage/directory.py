@@ -168,8 +168,9 @@ class LogDirectory:
 
     def meta(self) -> meta.Meta | None:
         """Return the content of `meta.properties`; None if the file does not exist. Raises
-        UnusableDirectory if the file is unreadable. Raises StartupError if its version is not
-        META_VERSION, as in a log directory of KRaft."""
+        UnusableDirectory if the file is unreadable. Raises StartupError if the file has another
+        version than META_VERSION: the directory then belongs to another kind of broker, such as
+        KRaft."""
         self._require_directory()
         path = self._path(META_PROPERTIES)
         try:
@@ -194,8 +195,8 @@ class LogDirectory:
     def _require_directory(self) -> None:
         if self._disk.exists(self.path) and not self._disk.is_dir(self.path):
             raise UnusableDirectory(
-                f"log directory {self.path} is not a directory; remove this file, or choose"
-                " a directory with --data or log.dirs"
+                f"{self.path} is not a directory, so it cannot be a log directory; remove the file"
+                " at this path, or choose a directory with --data or log.dirs"
             )
 
     def require_usable(self) -> None:
@@ -316,8 +317,8 @@ class LogDirectory:
         self._disk.unlink(self._path(ACCEPTED_LOSS))
 
     def begin(self, broker_id: int, cluster_id: str, boot_id: str, directory_id: str) -> None:
-        """Read the state in which the last run of the broker left this directory, and store this
-        broker as the owner. Raises StorageError."""
+        """Find out how the last broker that used this directory stopped, load the checkpoints, and
+        store this broker as the owner. Raises StorageError."""
         found = self.meta()
         content = meta.Meta(
             broker_id,
@@ -354,16 +355,18 @@ class LogDirectory:
         """Finish the start of the broker. Before this call, all replicas that may have lost records
         must have left the ISR and the eligible leader replicas (KIP-966).
 
-        Store durably the boot id, the list `family` of the remaining log directories, and
-        `incarnation` (see `in_use`). Then remove the file that lists the losses accepted by the
-        operator. Raises StorageError. If the disk was full, `settle_due` repeats the call.
+        Store durably the boot id, `incarnation` (see `in_use`), and `family`: the broker's log
+        directories, without those whose loss the operator has accepted. Then remove the file in
+        which the operator accepts losses. Raises StorageError. If the disk was full, `settle_due`
+        repeats the call.
         """
         self._due = boot_id, incarnation, family
         self.settle_due()
 
     @property
     def owes_settling(self) -> bool:
-        """Whether a call of `settle` has failed, so that `settle_due` must repeat it."""
+        """Whether `settle` could not store its values because the disk was full. `settle_due`
+        stores them later."""
         return self._due is not None
 
     def settle_due(self) -> None:
@@ -449,9 +452,9 @@ class LogDirectory:
         if partition in self.missing:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the directory of {partition} is missing from {self.path}; the checkpointed"
-                f" high watermark is {self.missing[partition]}: restore the directory, and"
-                " restart this broker",
+                f"the directory of {partition} is missing from {self.path}, although the high"
+                f" watermark checkpoint has offset {self.missing[partition]} for the partition:"
+                " restore the directory, and restart this broker",
             )
 
     def give_up(self, partition: TopicPartition) -> None:

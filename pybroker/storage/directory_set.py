@@ -227,15 +227,15 @@ class DirectorySet:
         return meta.Family(members, revision)
 
     def accepted(self) -> set[str]:
-        """Return the log directories (paths or ids) and the partitions whose loss the operator
-        accepts. Raises StorageError."""
+        """Return the losses that the operator accepts: the paths or ids of lost log directories,
+        and the names of damaged partitions. Raises StorageError."""
         words = [word for each in self.usable() for word in each.accepted_losses()]
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Find each directory that seems lost only because its file `meta.properties` is missing: a
-        usable directory at the path of a lost one, without an id but with partitions. Move its id
-        from `lost` (id -> path) to `ids` (path -> id)."""
+        """Find each usable directory that has partitions and no id, and whose path is in `lost`.
+        The directory is not lost: only its id in `meta.properties` is missing. Move its id from
+        `lost` (id -> path) to `ids` (path -> id)."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
@@ -250,7 +250,7 @@ class DirectorySet:
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
         """If an empty directory is at the path of a lost directory, take the empty directory
-        offline: the lost disk is probably not mounted. Do not take the last usable directory
+        offline: the lost disk is probably not mounted. But the last usable directory is not taken
         offline."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():

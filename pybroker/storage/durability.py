@@ -34,8 +34,8 @@ class Durability:
     )
 
     def __init__(self, recovery_point: int, settled_end: int = -1) -> None:
-        """`settled_end` is the log end offset at the last call of `settle`; -1 if there was
-        none."""
+        """`settled_end` is the log end offset if the log was closed cleanly and has not changed
+        since; otherwise -1."""
         self.recovery_point = recovery_point
         self._settled_end = settled_end
         self.syncing = threading.RLock()

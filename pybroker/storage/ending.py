@@ -1,4 +1,5 @@
-"""Syncs and closes all logs at the stop of a broker, several at a time."""
+"""Syncs and closes the logs when a broker stops. Several threads can close logs at the same
+time."""
 
 from __future__ import annotations
 

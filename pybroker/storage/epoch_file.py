@@ -65,8 +65,8 @@ class EpochFile:
 
     @property
     def is_owed(self) -> bool:
-        """Whether `persist` must be called before the log is closed. False if the only changes are
-        new epochs without records."""
+        """Whether `persist` must be called before the log is closed. False if only epochs without
+        records have changed since the last `persist`."""
         return self.changed and not (self._begins_only and self._precedes is None)
 
     def comes_after(self, path: str) -> None:
@@ -125,7 +125,8 @@ class EpochFile:
         self._note_change()
 
     def _note_change(self, *, begins_only: bool = False) -> None:
-        """Count a change of the epochs. `begins_only`: only epochs without records have changed."""
+        """Count a change of the epochs. `begins_only`: the change only adds or removes epochs that
+        have no records."""
         was_durable = self._changes == self._durable_changes
         self._begins_only = begins_only and (was_durable or self._begins_only)
         self._changes += 1

@@ -133,8 +133,8 @@ def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose
     - STRAY_DIRECTORY: the broker does not use the log any more. For example, the partition is now
       on other brokers, or its topic was deleted and then created again.
     - DAMAGED_DIRECTORY: the log is damaged, and the broker copies the partition anew.
-    - FUTURE_DIRECTORY: a move copies the log from another log directory into this directory. Only
-      for partitions that `can_have_future`.
+    - FUTURE_DIRECTORY: a move copies the log from another log directory into this directory. The
+      caller has checked `can_have_future` for the partition.
 
     `unique` distinguishes several directories of a partition. As in Kafka, a long topic name is cut
     so that the result has at most 255 characters.
@@ -144,12 +144,14 @@ def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose
 
 
 def can_have_future(topic_partition: TopicPartition) -> bool:
-    """Return whether the whole topic name fits into the name of a FUTURE_DIRECTORY."""
+    """Return whether the name of the partition's future directory (see FUTURE_DIRECTORY) has room
+    for the whole topic name."""
     return len(str(topic_partition)) + len(f".{'0' * 32}-future") <= NAME_LENGTH_MAX
 
 
 def parse_future_directory(name: str) -> TopicPartition | None:
-    """Return the partition in the name of a FUTURE_DIRECTORY; None for any other name."""
+    """If `name` is the name of a future log directory (`*-future`), return the directory's
+    partition. Otherwise return None."""
     match = _FUTURE.fullmatch(name)
     return None if match is None else parse_partition_directory(match[1])
 

@@ -53,8 +53,9 @@ class IndexTable:
         return state
 
     def _note_size(self, size: int) -> tuple[int, bytearray]:
-        """If the number of entries in the file is still unknown, derive it from the file's size,
-        `size` bytes. Return this number, and the bytes of the entries that are only in memory."""
+        """If the number of entries in the file is still unknown, compute the number from `size`,
+        the file's size in bytes. Return the number of entries in the file, and the bytes of the
+        entries that are only in memory."""
         if self._state[0] < 0:
             self._state = (size // self._entry.size, self._state[1])
         return self._state

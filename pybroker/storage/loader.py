@@ -154,9 +154,9 @@ def _open(
     known: Known,
     now_ms: int,
 ) -> Opened:
-    """Open the log. Recovery does not check the batches that are intact according to `known`, for
-    example the batches below the recovery point. Raises StorageError. Raises CorruptionError if one
-    of the unchecked batches is found to be corrupt."""
+    """Open the log. Recovery does not check the batches that `known` declares intact, for example
+    the batches below the recovery point. Raises StorageError. Raises CorruptionError if one of
+    these batches is read all the same, and turns out to be corrupt."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -378,8 +378,8 @@ class _Loader:
         return segments, log_start, *self.epochs(segments, log_start)
 
     def _known_start(self) -> int:
-        """Return the log start offset in the checkpoint or the one in the leader epoch file,
-        whichever is lower."""
+        """Return the lower of two offsets: the log start offset in the checkpoint, and the start
+        offset of the first epoch in the leader epoch file."""
         # The epoch file is written before the checkpoint. So if the checkpoint has the higher log
         # start, it is corrupt: retention would delete valid records.
         start = self._known.log_start_offset or 0

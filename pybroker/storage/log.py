@@ -60,7 +60,7 @@ class Log:
 
     @property
     def durable_end(self) -> int:
-        """The end offset of the records that are durable, or need no sync yet (flush.messages)."""
+        """The end offset of the records that count as durable under flush.messages."""
         if self.config.flush_messages == NEVER or self.damage is not None:
             return self.segments.active.end[1]
         return self._durability.counted_end(self.log_end_offset)
@@ -404,7 +404,7 @@ class Log:
 
     @contextlib.contextmanager
     def _cutting(self, offset: int) -> Iterator[None]:
-        """Wrap the removal of all records from `offset` on; no other thread can flush meanwhile."""
+        """Return a context for a truncation to `offset`; it blocks flushes in other threads."""
         with self.changes.noted(self.topic_partition), self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
             self._segment_roll.room = NO_ROOM

@@ -37,8 +37,8 @@ class LogChanges:
         self._touched[partition] = None
 
     def note_files(self, partition: TopicPartition) -> None:
-        """Add the partition to the sets `unflushed`, `unsaved` and `doomed`. The readers get no
-        note."""
+        """Add the partition to the sets `unflushed`, `unsaved` and `doomed`, but do not notify the
+        `ChangeReader`s."""
         self.unflushed.add(partition)
         self.unsaved.add(partition)
         self.doomed.add(partition)
@@ -66,8 +66,8 @@ class LogChanges:
         return reader
 
     def share(self) -> None:
-        """Remove all notes from `_touched`, and add them to `noted` of every reader. Call this
-        method on the event loop only."""
+        """Remove all partitions from `_touched`, and add them to `noted` of every ChangeReader.
+        Call this method on the event loop only."""
         touched = self._touched.copy()
         for partition in touched:
             self._touched.pop(partition, None)
@@ -96,8 +96,8 @@ class ChangeReader:
         """The partitions whose notes this reader has got, but not returned yet."""
 
     def take(self) -> list[TopicPartition]:
-        """Remove and return all notes, oldest first. Call this before reading the changed logs, so
-        that no change is missed."""
+        """Remove and return all partitions in `noted`, oldest first. Call this before reading the
+        changed logs, so that no change is missed."""
         self._changes.share()
         taken = list(self.noted)
         self.noted.clear()

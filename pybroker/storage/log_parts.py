@@ -35,12 +35,12 @@ class AppendResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first corrupt range of a log: the bytes at `position` in the file `path` were changed or
-    lost. Readers still get the records below `offset`.
+    """The first corrupt range of a log. The range begins at `position` in the file `path`. Readers
+    still get the records below `offset`.
 
-    `is_whole`: all records are intact, and only the leader epoch in a batch header is wrong.
-    `is_doubt`: a leader epoch in a batch header contradicts the epoch file, and either of the two
-    may be the wrong one.
+    - `is_whole`: all records are intact, and only a leader epoch is wrong.
+    - `is_doubt`: the leader epoch in a batch header contradicts the epoch file. Either the header
+      or the epoch file is wrong.
     """
 
     offset: int

@@ -185,8 +185,9 @@ def offset_for_timestamp(
 def offset_of_max_timestamp(
     segments: Segments, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return offset, timestamp and leader epoch of the first record with the largest timestamp,
-    from the log start offset to `upper_offset`; None if there is no record."""
+    """Search the records from the log start offset up to, not including, `upper_offset`. Return
+    offset, timestamp and leader epoch of the first record with the largest timestamp; None if there
+    is no record."""
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:

@@ -139,9 +139,9 @@ class LogManager:
         *,
         expects_data: bool = False,
     ) -> None:
-        """Check the log directories, then open all logs. `configs` has the topics with options of
-        their own. `expects_data`: this broker had partitions before. Waits for the disk. Raises
-        StartupError."""
+        """Check the log directories, then open all logs. Blocks on disk I/O. `configs` has the
+        topics with options of their own. If `expects_data` is True and all usable directories are
+        new, each directory counts as the replacement of a lost one. Raises StartupError."""
         self._directories.check(broker_id, cluster_id)
         self.lock()
         opening = Opening(
@@ -189,7 +189,7 @@ class LogManager:
 
     @property
     def gave_up(self) -> bool:
-        """Whether a log directory was given up at this start: the operator accepted its loss."""
+        """Whether this start found a log directory whose loss the operator has accepted."""
         return bool(self._directories.given_up)
 
     @property
@@ -206,8 +206,8 @@ class LogManager:
 
     def record_incarnation(self, incarnation: int) -> None:
         """Store `incarnation` in the log directories. This number grows with each registration of
-        the broker in ZooKeeper. Before this call, all replicas in `suspects` must have left the ISR
-        and the eligible leader replicas (KIP-966). Waits for the disk."""
+        the broker in ZooKeeper. All replicas that may lack records (`suspects`) must already have
+        left the ISR and the eligible leader replicas (KIP-966). Waits for the disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -263,9 +263,9 @@ class LogManager:
         is_copied: bool = False,
     ) -> Log:
         """Return the log of the partition. Create the log if there is none. An existing log gets
-        this configuration and, if it has no topic id, `topic_id`. `is_new`: no broker has a log of
-        the partition yet. `is_copied`: another broker leads, so a lost log can be copied from that
-        leader.
+        `config`. An existing log without a topic id also gets `topic_id`. `is_new`: no broker has a
+        log of the partition yet. `is_copied`: another broker leads, so a lost log can be copied
+        from that leader.
 
         Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
         StorageError. Raises BrokerError KAFKA_STORAGE_ERROR in these cases:
@@ -351,8 +351,8 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition, *, is_replaced: bool = False) -> None:
-        """Close the log and rename its directory to `*-stray`. Set the replica's health to WHOLE,
-        unless a new copy follows (`is_replaced`). Waits for the disk. Raises StorageError."""
+        """Close the log and rename its directory to `*-stray`. Forget the replica's health, unless
+        a new copy follows (`is_replaced`). Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)

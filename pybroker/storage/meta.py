@@ -1,8 +1,8 @@
 """The formats of the small files in a log directory. No I/O.
 
 The files: `meta.properties` (the broker that owns the directory), `partition.metadata` (the topic
-id), `pybroker.boot` (the boot of the machine), `pybroker.directories` (all log directories of the
-broker), and the mark of a clean shutdown.
+id), `pybroker.boot` (the machine's boot id at the broker's last start), `pybroker.directories` (all
+log directories of the broker), and the mark of a clean shutdown.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def decode_family(data: bytes, path: str) -> Family:
         return Family(members, int(content["revision"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(
-            f"{path}: expected JSON with 'revision', and with 'directories', a list of objects with"
-            " 'id' and 'path'"
+            f"{path}: expected a JSON object with 'revision' (a number) and 'directories' (a list"
+            " of objects with 'id' and 'path')"
         ) from error
 
 

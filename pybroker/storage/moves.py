@@ -1,10 +1,12 @@
 """The move of a replica from one log directory to another (KIP-113), while the broker serves it.
 
-The log is copied into a directory `*-future`, which gets its final name when the copy is nearly
-complete. Then the copy gets the last records, replaces the original, and the original is removed.
-If the broker is killed while both logs exist, the next start uses the longer one. Before the broker
-truncates the log in use, it marks the other log as outdated. The next start never uses an outdated
-log.
+The log is copied into a directory `*-future`. When the copy is nearly complete, its directory is
+renamed to the usual name `<topic>-<partition>`. Then the last records are copied, the copy replaces
+the original, and the original is removed.
+
+If the broker is killed while both directories have the usual name, the next start uses the longer
+log. Before the broker truncates the log in use, it marks the log in the other directory as
+outdated. The next start never uses an outdated log.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ class ReplicaMove:
 
     def abandon(self) -> str | None:
         """Cancel the move, wait for a running step, and close the copy. Return the directory of the
-        copy; None if there is none."""
+        copy; None if the move has no copy."""
         self._cancelled = True
         with self._lock:
             self.stay()
@@ -125,8 +127,8 @@ class ReplicaMove:
         truncation.
 
         - If the copy has not replaced the original yet: the next step of the move truncates the
-          copy to `offset`, too. If the directory of the copy already has its final name, the copy
-          is marked as outdated.
+          copy to `offset`, too. A copy that `rename` has already renamed is marked as outdated
+          until that step.
         - If the copy has replaced the original: the original is marked as outdated, if it is still
           on the disk.
 
@@ -220,8 +222,8 @@ class ReplicaMove:
                 self._disk.sync_dir(self._named)
 
     def _copy(self, *, cached_only: bool) -> None:
-        """Copy up to `SLICE_BYTES` of batches, without the checks of `copy`. With `cached_only`
-        raises NotCached instead of waiting for the disk."""
+        """Copy up to `SLICE_BYTES` of batches, without the checks of `copy`. With `cached_only`,
+        copy nothing if the read would wait for the disk."""
         source, log = self.source, self.log
         data = source.read(
             max(log.log_end_offset, source.log_start_offset),
@@ -308,8 +310,9 @@ class ReplicaMove:
         self._disk.replace(f"{log.directory}/{LEADER_EPOCHS}", content)
 
     def catch_up(self) -> bool:
-        """Copy the last bytes from the page cache. Return whether the copy may replace the original
-        now. Call it on the event loop; it never waits."""
+        """Copy the remaining bytes of the original, if they are in the page cache. Return whether
+        the copy is complete, so that it may replace the original now. Call it on the event loop; it
+        never waits."""
         if self._cancelled or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -385,10 +388,10 @@ def forget_move(log: Log, disk: Disk) -> None:
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """If a broker is killed during a move, two logs of the partition are left. Return the log to
-    keep and the log to remove. If one log is marked as outdated, remove this log. Otherwise remove
-    the shorter log. If both are equally long, remove the original. Raises CorruptionError if
-    neither log is marked as a copy."""
+    """Return (log to keep, log to remove) for two logs of one partition: an original and its copy.
+    Both are left if a broker is killed during a move. If one log is marked as outdated, it is the
+    log to remove. Otherwise the shorter log is the log to remove. If both logs are equally long,
+    the original is the log to remove. Raises CorruptionError if neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

@@ -82,8 +82,8 @@ def scan(
 ) -> ScanEnd:
     """Check the batches in `file` from `position` on, and call `visit` for each valid one. Return
     the end of the valid batches. A valid batch has a right header and checksum, and offsets above
-    those of the batch before it. With `may_have_gaps` False, the last batch of the file is valid
-    only if it follows the batch before it without a gap in the offsets."""
+    those of the batch before it. If `may_have_gaps` is False, a batch after a gap in the offsets is
+    valid only if another complete batch follows in the file."""
     chunk = b""
     start = position
     while position < size:
@@ -156,9 +156,10 @@ def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
 
 
 def _is_complete(file: File, position: int, size: int) -> bool:
-    """Return whether all bytes of the invalid batch at `position` are in the file. The batch's
-    length field and magic byte may be corrupt, so its end is unknown. The batch counts as complete
-    if its checksum is right for one of the ends that are tried."""
+    """Return whether all bytes of the batch at `position` are in the file. The batch is invalid:
+    its length field or magic byte may be corrupt. So the end of the batch is unknown, and the
+    function tries several ends. The batch is complete if its checksum is right for one of these
+    ends."""
     # The checksum covers neither field. So it is computed for several ends of the batch: each
     # position where the next base offset follows, and the last 8 positions of the file.
     left = size - position
@@ -229,8 +230,8 @@ def recover(
 
     - `floor_offset`: a log that ends below this offset is damaged.
     - `gapless_from`: above this offset, segments must follow each other without a gap.
-    - `trusts_indexes`: the machine has been up since the last write. Otherwise the index files are
-      rebuilt, and an invalid batch of full length may be a torn tail instead of a corrupt range.
+    - `trusts_indexes`: the files have all bytes that were written. If False, an invalid batch of
+      full length may be a torn tail and not a corrupt range, and the index files are rebuilt.
     - `accepts_loss`: cut off all records from the first corrupt range on.
     """
     first = max(

@@ -1,5 +1,4 @@
-"""The moves of a broker's replicas between its log directories: begins, finishes and cancels
-them."""
+"""Begins, finishes and cancels the moves of replicas between the log directories of a broker."""
 
 from __future__ import annotations
 
@@ -172,9 +171,10 @@ class Relocations:
         log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """If the partition has a move, prepare the move for a truncation of the log to `offset`.
-        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR. After an error the caller must
-        not truncate the log."""
+        """Call this before the log is truncated to `offset`. If the partition is moving to another
+        log directory, the partition has a second log. Arrange that the second log is truncated too,
+        or mark the second log as outdated. Waits for the disk. Raises BrokerError
+        KAFKA_STORAGE_ERROR. After an error the caller must not truncate the log."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
@@ -182,9 +182,9 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """End the interrupted move of each partition, if there is one. The operator has accepted
-        the loss of one of the two logs. In the directory of the remaining log, remove the files
-        that mark the move. Waits for the disk."""
+        """End the interrupted move of each partition, if there is one: remove the files that mark
+        the move from the directory of the partition's remaining log. For all of `partitions`, the
+        operator has accepted the loss of records. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:

@@ -146,9 +146,10 @@ class ReplicaHealth:
         seen: Health | None = None,
         damage: Damage | None = None,
     ) -> bool:
-        """Apply the event: the replica's new health is `LEGAL_MOVES[event][old health]`. Raises
-        IllegalMove if LEGAL_MOVES has no such entry. `damage` is the corrupt range that was found.
-        If the old health is not `seen` (None: any health), change nothing and return False."""
+        """If `seen` is given and is not the replica's health, change nothing and return False.
+        Otherwise apply the event and return True: the new health is `LEGAL_MOVES[event][old
+        health]`. Raises IllegalMove if LEGAL_MOVES has no such entry. `damage` is the corrupt range
+        that was found."""
         with self._lock:
             before = self[key]
             if seen not in (None, before):
@@ -202,15 +203,15 @@ class ReplicaHealth:
         if self.allows(key, Event.COMPLETE) and not is_copied:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the log of {key} was lost, and its new copy is incomplete: it may lack "
-                "records that this broker has acknowledged. The broker continues to copy "
-                "when another broker leads: start the brokers that were in sync, or "
-                "elect another replica uncleanly",
+                f"the log of {key} was lost, and its new copy is incomplete: the copy may lack "
+                "records that this broker has acknowledged. This broker copies the rest when "
+                "another broker leads the partition. Start the brokers that had the in-sync "
+                "replicas, or elect another replica by an unclean election",
             )
 
     def complete(self, log: Log) -> None:
         """Permit an incomplete replica to lead, and delete the file that marks its log as
-        incomplete. Without effect on other replicas.
+        incomplete. Do nothing if the replica is complete.
 
         Call this when the replica has copied all records of its leader. Also call this when the ISR
         is empty and the partition has no eligible leader replica (KIP-966): an incomplete replica

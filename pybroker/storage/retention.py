@@ -28,13 +28,13 @@ def expired(
     high_watermark: int,
     by_age: bool = True,
 ) -> int:
-    """Return how many of the oldest segments may be deleted. The first segment that must stay ends
-    the count.
+    """Return how many of the oldest segments may be deleted. The count stops at the first segment
+    that must stay.
 
-    A segment below the log start offset may go. With the cleanup policy delete, a segment may also
-    go if it is older than retention.ms, or if the later segments have at least retention.bytes.
-    `by_age` False switches off both retention.ms and retention.bytes. A segment with records at or
-    above the high watermark must stay, and so must an empty last segment.
+    A segment with records at or above the high watermark must stay, and so must an empty last
+    segment. Any other segment may be deleted if it is below the log start offset. With the cleanup
+    policy delete, it may also be deleted if it is older than retention.ms, or if the later segments
+    have at least retention.bytes. If `by_age` is False, neither of these two options applies.
     """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0

@@ -1,5 +1,6 @@
-"""Decides when retention checks which log: after a change of the log, and when the oldest segment
-may be too old."""
+"""Decides which logs retention checks, and when. A log is checked after a change of the log or of
+the high watermark. It is also checked when its oldest segment becomes older than retention.ms, and
+at least once in LOOK_MS_MAX."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ class RetentionSchedule:
         return [key for key in found if self._log_of(key) is not None]
 
     def looked_at(self, key: TopicPartition, now_ms: int, busy: Container[TopicPartition]) -> None:
-        """Record that retention has checked this log at the time `now_ms` (ms since 1970).
-        Retention skips a log that is in `busy` or that the log cleaner reads. The next call of
-        `due` returns the skipped log again."""
+        """Schedule the next retention check of this log. Called at the time `now_ms` (ms since
+        1970), after retention has checked or skipped the log. Retention skips a log that is in
+        `busy` or that the log cleaner reads. The next call of `due` returns a skipped log again."""
         log = self._log_of(key)
         if log is None:
             return
@@ -51,7 +52,7 @@ class RetentionSchedule:
 
 
 def _ends(log: Log) -> Iterator[int]:
-    """Yield the first time (ms since 1970) at which the oldest segment is older than retention.ms.
+    """Yield one time (ms since 1970): when the oldest segment becomes older than retention.ms.
     Yield nothing if no time limit applies, or if the segment cannot be read."""
     first, config = log.segments.first, log.config
     if first.size and config.deletes and config.retention_ms != UNLIMITED:

@@ -36,7 +36,8 @@ EpochOf = Callable[[int], int]
 
 
 class Whole(NamedTuple):
-    """The byte position at which the valid batches end, and the offset after their last record."""
+    """The end of the valid batches at the start of some data. `position` is the byte position of
+    this end. `next_offset` is the offset after the last valid record."""
 
     position: int
     next_offset: int

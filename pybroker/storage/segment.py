@@ -160,7 +160,7 @@ class Segment:
             return
 
     def seal(self) -> None:
-        """Complete and write the indexes, because no more appends are expected for now."""
+        """Add the largest timestamp to the time index, and write both indexes to their files."""
         if not self.size:
             return
         timestamp, offset = self.largest_timestamp()
@@ -172,8 +172,9 @@ class Segment:
     # -- timestamps
 
     def first_timestamp(self) -> int:
-        """Return the largest timestamp of the first batch; -1 if the segment is empty. Kafka uses
-        this timestamp, too, and not that of the first record."""
+        """Return the largest timestamp of the first batch; -1 if the segment is empty. As in Kafka,
+        the age of the segment is measured from this timestamp, even if the first record has a
+        smaller timestamp."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
@@ -181,8 +182,8 @@ class Segment:
         return self._first_timestamp
 
     def largest_timestamp(self) -> tuple[int, int]:
-        """Return the largest timestamp and the last offset of its batch; (-1, base offset) if no
-        record has a timestamp."""
+        """Return the largest timestamp, and the last offset of the batch that has this timestamp.
+        Return (-1, base offset) if no record has a timestamp."""
         if self._largest is None:
             last = self.times.last()
             self._largest = (-1, self.base_offset)

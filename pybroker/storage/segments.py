@@ -166,8 +166,8 @@ class Segments:
             self._disk.sync_dir(self._directory)
 
     def _has_gap_before(self, offset: int) -> bool:
-        """Return whether compaction has left no batch from `offset - 1` on in the segment that
-        covers `offset - 1`."""
+        """Return whether compaction has removed the end of the segment that covers `offset - 1`:
+        the batch with `offset - 1`, and all later batches of the segment."""
         before = self.from_offset(offset - 1)[0]
         try:
             return before.base_offset < offset and before.locate(offset - 1) is None
@@ -175,10 +175,10 @@ class Segments:
             return False  # the next read reports the damage
 
     def replace(self, old: Sequence[Segment], new: Segment, generation: int) -> Segment:
-        """Replace the consecutive segments `old` by `new`, whose files `*.cleaned` are written,
-        synced and closed. `new` covers the same offsets. `generation` is the value of
-        `self.generation` when the cleaner began to read. Return the new segment with its final file
-        names. Waits for the disk.
+        """Replace the consecutive segments `old` by the cleaned segment `new`. `new` covers the
+        same offsets. Its files `*.cleaned` must already be written, synced and closed. `generation`
+        is the value of `self.generation` when the cleaner began to read. Return the new segment
+        with its final file names. Waits for the disk.
 
         Raises StorageError, and changes nothing, if the log was truncated or closed since the
         cleaner began to read.
@@ -212,9 +212,9 @@ class Segments:
             segment.retire()
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """Replace all segments by one empty segment. `more` are the segments after the corrupt
-        range of a damaged log; they are removed too. With `aside` the old files are kept under
-        other names."""
+        """Remove all segments, and the segments in `more`. Then begin one empty segment at
+        `base_offset`. `more` are the segments after the corrupt range of a damaged log. With
+        `aside` the batches of each removed segment are kept in a file `*.corrupt`."""
         with self._files:
             self.generation += 1
             for segment in (*self._state, *more):
@@ -243,8 +243,8 @@ class Segments:
 
     def _sync_names(self, changes: int) -> None:
         """Sync the log's directory, so that the names of its files are durable. `changes` is the
-        number of file creations and renames so far (`_changes`). Without effect if the last sync
-        was after all of them."""
+        number of file creations and renames so far (`_changes`). Do nothing if this number is the
+        same as at the last sync."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes

@@ -160,8 +160,8 @@ class _EncoderCompiler:
         self.uvarint(variable)
 
     def uvarint(self, variable: str) -> None:
-        """Generate the code that encodes a number as an unsigned varint. The generated variable
-        named `variable` has the number."""
+        """Generate the code that encodes an unsigned varint. In the generated code, the variable
+        named `variable` contains the number to encode."""
         self.source.line(f"if {variable} < 128: {self.out}.append({variable})")
         self.source.line(f"else: {self.out} += uvarint({variable})")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 
 class Source:
-    """The source text of one generated function: its lines, its constants and its variable names.
-    `names` are names that the text may use, with their values."""
+    """Builds the source text of one function, line by line, and compiles it. `names` are the global
+    variables of the function: name -> value."""
 
     def __init__(self, **names: object) -> None:
         self._lines: list[str] = []

@@ -137,7 +137,8 @@ class Job:
             )
 
     def committed(self, seq: int) -> Commit:
-        """Return the newest commit of a run. Raises OutputError if the run is not committed."""
+        """Return the run's commit with the highest revision. Raises OutputError if the run has no
+        commit."""
         name = next((each for each in self.store.commit_names() if each.seq == seq), None)
         if name is None:
             raise OutputError(

@@ -40,8 +40,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class AttemptWriter:
-    """The process that writes an attempt. While the process lives, it holds a lock on the attempt's
-    file."""
+    """Identifies the process that attempts to write the result of the run `seq`. While the process
+    lives, it holds a lock on the attempt's file."""
 
     job: str
     seq: int

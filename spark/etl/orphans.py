@@ -36,9 +36,10 @@ class Leftover:
 
 
 def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> list[Leftover]:
-    """Return all attempts that are not part of the output. `now_s` is in seconds since 1970. An
-    attempt without a lock has the kind YOUNG if its last write is less than `young_s` seconds
-    ago."""
+    """Return all attempts that are not part of the output. An attempt is one try to write the
+    result of a run. `now_s` is the present time in seconds since 1970. An attempt whose file is
+    not locked has the kind YOUNG if the last write of the attempt is less than `young_s` seconds
+    old."""
     roots = [places.output / layout.DATA, *_letters_roots(store, places)]
     folders = _attempt_folders(roots)
     found = []
@@ -62,7 +63,8 @@ def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> lis
 
 
 def remove(store: Store, items: Iterable[Leftover]) -> int:
-    """Remove the data and lock files of these attempts. Return the number of freed bytes."""
+    """For each attempt in `items`, remove its folders and its lock file. Return the number of freed
+    bytes."""
     freed = 0
     for item in items:
         for folder in item.folders:

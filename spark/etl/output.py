@@ -21,9 +21,9 @@ LETTER_COLUMNS = (
 
 
 def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
-    """Return the commits that list the files of the output, for runs with the number `since_seq` or
-    above. Needs no Spark. Raises OutputError if `path` is not the output of a job, or if the commit
-    of an earlier run is missing."""
+    """Return the commits whose files make up the output, without the commits of runs below the
+    number `since_seq`. Needs no Spark. Raises OutputError if `path` is not the output of a job, or
+    if the commit of an earlier run is missing."""
     store = Store(Path(path))
     names = store.commit_names()
     if not names and store.owner() is None:
@@ -98,7 +98,8 @@ def _letters() -> StructType:
 
 
 def _read(spark: SparkSession, root: Path, files: Iterable[Path], schema: StructType) -> DataFrame:
-    """Return the rows of files below `root`, with the number of the run as a column."""
+    """Return the rows of files below `root`. The column SEQ_COLUMN has the number of the run that
+    wrote the row."""
     whole = StructType([*schema.fields]).add(layout.SEQ_COLUMN, "long")
     names = [uri(file) for file in files]
     if not names:

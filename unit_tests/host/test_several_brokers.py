@@ -133,7 +133,7 @@ def test_a_fault_of_one_broker_is_reported_once() -> None:
 def test_the_data_of_a_single_broker_is_not_mixed_with_those_of_several(tmp_path: Path) -> None:
     used(tmp_path)
     check_directories(configured(tmp_path), 1)
-    with pytest.raises(StartupError, match="contains the data of a single broker; start it"):
+    with pytest.raises(StartupError, match="the data of a single broker; start that broker"):
         check_directories(configured(tmp_path), 3)
 
 

@@ -170,8 +170,8 @@ class Admin:
     async def api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
     ) -> dict[int, BrokerVersions]:
-        """Return the API versions that each of these brokers supports (None: all known brokers).
-        Raises Closed before `start` and after `close`."""
+        """Return the API versions that each broker in `brokers` supports. If `brokers` is None, ask
+        all known brokers. Raises Closed before `start` and after `close`."""
         return await admin_cluster.api_versions(self._calls, brokers, timeout_ms=timeout_ms)
 
     async def describe_configs(
@@ -342,8 +342,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Commit offsets for a group without members. Return None for each committed offset, else
-        the error. Raises ClientError if the coordinator does not answer."""
+        """Commit offsets for a group without members. Return for each partition the error of its
+        commit; None if the offset was committed. Raises ClientError if the coordinator does not
+        answer."""
         return await admin_group_offsets.alter_offsets(
             self._calls, group, offsets, timeout_ms=timeout_ms
         )

@@ -33,7 +33,7 @@ class BrokerVersions:
     error: ClientError | None = None
 
     def check(self) -> BrokerVersions:
-        """Return the result itself, or raise its `error`."""
+        """Return this object. Raises `error` if it is set."""
         if self.error is not None:
             raise self.error
         return self

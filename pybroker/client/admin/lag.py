@@ -190,9 +190,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the offsets in `answers`: the log start offset, the last stable offset and the high
-    watermark. A new leader may have answered a later request with a smaller offset. So each offset
-    that is smaller than an offset before it in this order is raised to that offset."""
+    """Return the three offsets in `answers`: the log start offset, the last stable offset and the
+    high watermark. After a change of leader between the requests, an offset may be smaller than a
+    preceding offset. Such an offset is replaced by the largest preceding offset."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

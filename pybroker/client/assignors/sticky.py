@@ -139,9 +139,10 @@ def _earlier(subscription: Subscription) -> Ownership:
 
 
 def _present(subscription: Subscription) -> Ownership:
-    """Return the partitions that a "cooperative-sticky" member reports as owned, and their
-    generation. From version 2 on the subscription has a field for the generation. Below version 2
-    the generation is in the user data: as a single number, or in the format of "sticky"."""
+    """Return the partitions that a "cooperative-sticky" member reports as owned, and the generation
+    in which the member owned them. From version 2 on the subscription has a field for the
+    generation. Below version 2 the generation is in the user data: as a single number, or in the
+    format of "sticky"."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:

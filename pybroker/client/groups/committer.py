@@ -75,10 +75,12 @@ class Committer:
         """Return the offset to commit for each partition when the consumer closes.
 
         `in_hand` has partition -> offset of the first record that the application may not have
-        processed. For a partition outside `in_hand`, the result has the consumer's position. For a
-        partition in `in_hand`, the result has the offset from `in_hand`. Exception: if the
-        application has called `commit` for a partition in `in_hand` since the position last
-        changed, the result lacks this partition.
+        processed. The result has:
+
+        - for a partition outside `in_hand`: the consumer's position.
+        - for a partition in `in_hand`: the offset from `in_hand`. If the application itself has
+          called `commit` for the partition, and the position has not changed after the call, the
+          result does not have the partition: the offset of the application's own commit stays.
         """
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
@@ -164,9 +166,8 @@ class Committer:
         self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
-        """Wait for commits in flight, at most as long as the time limit of the final commit. Then
-        cancel the commits that have not ended. If `settle` has just reached this time limit, do not
-        wait again."""
+        """Call `settle`, then cancel the commits that have not ended. If the last call of `settle`
+        has reached its time limit, do not call `settle` again."""
         try:
             if not self._gave_up:
                 await self.settle()
@@ -176,9 +177,10 @@ class Committer:
     # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit. Also store the present positions of their partitions, so
-        that `handled` knows which positions the application has committed. Raises ValueError for a
-        negative offset."""
+        """Return the offsets to commit: `offsets`, or the positions if `offsets` is None. Raises
+        ValueError for a negative offset. Also store the present position of each partition in the
+        result. With the stored positions, `handled` knows whether a position has changed since the
+        application committed."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():

@@ -1,13 +1,13 @@
-"""The reactions of a member to the responses of its coordinator, as a table for each request.
+"""The reactions of a group member to the error codes of its coordinator. Each request has one
+table: error code -> reaction. If an error code is not in the request's table, the request is
+retried for a retriable code, and fails for any other code.
 
-Each row names a request, the state in which the member sends it, and what follows the response:
+The main requests, the state in which the member sends each request, and what follows the response:
 
     JoinGroup     joining   the member sends SyncGroup, or JoinGroup again
     SyncGroup     joining   the member is stable, or joins again
     Heartbeat     stable    the member stays stable, or joins again
     OffsetCommit  any       the offsets are stored, or the commit is retried, or it fails
-
-An error code that is not in the table is retried if it is retriable, and final otherwise.
 """
 
 from __future__ import annotations

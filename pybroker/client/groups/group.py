@@ -100,8 +100,8 @@ class Group:
         )
 
     def metadata(self) -> GroupMetadata:
-        """Return the identity of the member for a producer's transaction. Raises CommitFailed if
-        the consumer has a subscription, but is not in a generation."""
+        """Return the member's identity, which a producer sends with the offsets of its transaction.
+        Raises CommitFailed if the consumer has a subscription, but is not in a generation."""
         who = self._identity_now(None)
         return GroupMetadata(self._link.key, who.generation, who.member_id, who.instance_id)
 

@@ -65,9 +65,9 @@ class Membership:
     """The group membership of a consumer. It calls `news` when there is work that the application's
     next call must do, such as accepting partitions.
 
-    Invariant: `state` is STABLE exactly if, by the coordinator's last answer, this consumer is a
-    member of the generation in `identity`. `rejoin` is the reason to join, or None. `failure` is
-    the error that makes the membership impossible, or None.
+    Invariant: `state` is STABLE only while this consumer is a member of the generation in
+    `identity`, according to the coordinator's last response. `rejoin` is the reason to join, or
+    None. `failure` is the error that makes the membership impossible, or None.
     """
 
     def __init__(
@@ -248,8 +248,9 @@ class Membership:
         return await self._sync(assignor, answer, given)
 
     def _not_joined(self, step: Next, code: ErrorCode, request: str) -> Next:
-        """Handle a rejected JoinGroup or SyncGroup request and return `step`, the reaction to
-        `code`. Raises ClientError if the error is final."""
+        """Log the rejection of a JoinGroup or SyncGroup request, and carry out the reaction `step`:
+        FIND forgets the coordinator, LOST forgets the membership, and GIVE_UP raises ClientError.
+        Return `step`."""
         log.info(
             "request to join refused group=%s member=%s request=%s reason=%s",
             self._link.key, self.identity.member_id, request, code.name,
@@ -351,13 +352,13 @@ class Membership:
             await asyncio.sleep(max(min(due - clock.monotonic(), self._poll_time_left_s()), 0.001))
 
     def _rebalance_for_unowned(self, now: float) -> None:
-        """As the leader, let the group rebalance if the last assignment gave some partitions to no
-        member, and session.timeout.ms has passed since.
+        """As the group leader, request a rebalance if the last assignment left partitions without
+        an owner, and session.timeout.ms has passed since that assignment.
 
-        With a cooperative assignor, a partition that changes its owner is assigned to no member at
-        first. The previous owner releases the partition and rejoins, which causes the next
-        rebalance. If the previous owner is a static member and restarts, its return causes no
-        rebalance, and it has no partition to release. Then the leader must cause the next
+        A cooperative assignor assigns a partition that changes its owner to no member at first.
+        Usually the previous owner then releases the partition and rejoins, which causes the next
+        rebalance. If the previous owner is a static member that has restarted, it has no partition
+        to release, and its JoinGroup causes no rebalance. Then the leader must cause the next
         rebalance.
         """
         if self._withheld_until is not None and now >= self._withheld_until:

@@ -223,8 +223,8 @@ class GroupOffsets:
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
     ) -> Committed:
         """Return for each partition the group's committed offset; None if there is none. With
-        `stable`, wait while an open transaction may commit offsets. Raises DeadlinePassed and other
-        ClientErrors."""
+        `stable`, wait until no open transaction has pending offsets for these partitions. Raises
+        DeadlinePassed and other ClientErrors."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0
         reason: ClientError | None = None
@@ -285,8 +285,9 @@ class GroupOffsets:
         reason: ClientError,
     ) -> None:
         """Wait before the next attempt. If no time is left, raise DeadlinePassed. `problem` is the
-        error of the last attempt. `reason` is the error for the message of DeadlinePassed:
-        `problem`, or the error of an earlier attempt if the deadline cut the last attempt short."""
+        error of the last attempt. `reason` is the error in the message of DeadlinePassed. `reason`
+        is usually the same error as `problem`. If the deadline ended the last attempt, `reason` is
+        the error of an earlier attempt, if there was one."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"

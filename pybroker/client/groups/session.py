@@ -64,8 +64,8 @@ class GroupSession:
         cluster.add_listener(self._metadata_changed)
 
     def subscribe(self, choice: TopicChoice, callbacks: RebalanceCallbacks) -> None:
-        """Set the subscription and the callbacks. The next call that reads joins the group or
-        rejoins it."""
+        """Set the subscription and the callbacks. The consumer joins the group, or rejoins it, in
+        its next call that reads records."""
         first = self.choice is None
         self.choice, self._callbacks = choice, callbacks
         self._cluster.watch(choice.topics)
@@ -86,7 +86,7 @@ class GroupSession:
         )
 
     async def attend(self) -> None:
-        """Join the group, release partitions and accept partitions, until none of this is due.
+        """Join the group, release partitions and accept partitions, until `due` returns False.
         Raises the error that makes the membership impossible, and the errors of callbacks."""
         if not self.due():
             return

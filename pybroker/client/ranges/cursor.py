@@ -133,14 +133,16 @@ class RangeCursor:
 
 
 class _Aborts:
-    """The aborted transactions that are open at the current batch."""
+    """Finds the batches of aborted transactions. `aborted` has a pair (first offset, producer id)
+    for each aborted transaction. `meet` must get the batches in offset order."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._waiting = deque(sorted(aborted))
         self._aborting: set[int] = set()
 
     def meet(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Return whether the next batch belongs to an aborted transaction. Raises
+        """Process `batch`, the next batch in the order of offsets. Return True if the batch
+        contains records of an aborted transaction. For a control batch, return False. Raises
         CorruptionError."""
         while self._waiting and self._waiting[0][0] <= header.last_offset:
             self._aborting.add(self._waiting.popleft()[1])

@@ -96,9 +96,10 @@ class _NothingYet(ClientError):
 
 
 class RangeFetcher:
-    """The fetcher of one range. With `fail_on_data_loss` missing records are an error. Otherwise
-    the fetcher goes on: `lost` has the offsets that no longer exist, and `compacted` has the parts
-    of the range whose records are no longer those that were counted when the range was created."""
+    """Fetches one range. If records are missing and `fail_on_data_loss` is True, `read` raises
+    RangeFailed. If `fail_on_data_loss` is False, `lost` gets the offsets that no longer exist, and
+    `compacted` gets the parts of the range that have other records than at the creation of the
+    range."""
 
     def __init__(
         self,
@@ -157,9 +158,9 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Compare these batches with the counts. Return the parts of the range that have now been
-        read completely and differ from their counts. Raises RangeFailed for a batch that cannot be
-        decoded."""
+        """Compare the records in `batches` with the records that were counted when the range was
+        created. Return each part of the range that has now been read completely and whose records
+        differ from the counted records. Raises RangeFailed for a batch that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -169,15 +170,19 @@ class RangeFetcher:
                     self._key,
                     header.base_offset,
                     RangeFault.CORRUPT,
-                    f"the batch cannot be decoded: {error}; read the offsets before and after it",
+                    f"the batch cannot be decoded: {error}; read the offsets before and after"
+                    " this batch",
                 ) from None
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """Check the range for more serious faults; this check may raise RangeFailed. Then report
-        each part of the range whose records differ from the counted records, except parts with lost
-        offsets. With `fail_on_data_loss`, raise RangeFailed for the first such part. Otherwise add
-        the parts to `compacted`."""
+        """Report the parts of the range whose records differ from their counts, except parts with
+        lost offsets. With `fail_on_data_loss`, raise RangeFailed for the first part. Otherwise add
+        the parts to `compacted`.
+
+        Before the report, check the partition. If this check finds another fault, such as a
+        recreated topic, it may raise RangeFailed for that fault.
+        """
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted

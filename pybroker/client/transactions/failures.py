@@ -31,7 +31,8 @@ class Failures:
 
     def fenced(self, code: ErrorCode, *, definite: bool = True) -> ProducerFenced:
         """Return the exception for a producer that another producer has replaced. `definite` is
-        false if a commit request without a response may have been processed."""
+        False if the outcome of the transaction is unknown: the coordinator may have committed the
+        transaction."""
         outcome = "its open transaction is aborted" if definite else _UNKNOWN
         return ProducerFenced(
             self._id,

@@ -373,12 +373,13 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until it succeeds, and return the response's error code. `table` says
-        which codes count as success, and which are retried.
+        """Send a request until the response's error code counts as success. Return this error code.
+        `table` says which error codes count as success, and which are retried.
 
         - If an error is not retried, `_refuse` changes the state and raises a TransactionError.
         - If the next attempt would be after the deadline, raises DeadlinePassed.
-        - If there is no deadline and the transaction is `doomed`, raises the last error.
+        - If there is no deadline, and the transaction has failed or is being aborted (`doomed`),
+          raises the last error.
         """
         failures, in_doubt = 0, False
         while True:

@@ -1,8 +1,10 @@
-"""Reports the log end offsets of this broker's replicas of orphaned partitions to the controller.
+"""Reports log end offsets to the controller: those of this broker's replicas whose partition is
+orphaned.
 
-An orphaned partition has no leader, no in-sync replica and no eligible replica (a replica that left
-the ISR with all committed records, KIP-966). Each assigned replica writes its log end offset to
-ZooKeeper. The controller elects a replica with the longest log.
+An orphaned partition has no leader, no in-sync replica and no eligible replica. (An eligible
+replica has all committed records, but is not in the ISR, KIP-966.) Each broker with an assigned
+replica writes the replica's log end offset to ZooKeeper. The controller elects a replica with the
+longest log.
 """
 
 from __future__ import annotations
@@ -104,9 +106,10 @@ class LogEndReports:
             self._told.update(reports)
 
     def _report_of(self, key: TopicPartition) -> _Report | None:
-        """Return the report to write for the partition, with the topic id. Return None if the
-        partition has a leader, an in-sync replica or an eligible replica. Also return None if this
-        report is already written, or if the broker's incarnation number is unknown."""
+        """Return (topic id, report) for the partition. Return None if the partition has a leader,
+        an in-sync replica or an eligible replica. Also return None if this report is already
+        written. Also return None if the broker's incarnation, a number that grows with each
+        registration, is unknown."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):

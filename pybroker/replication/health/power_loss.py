@@ -1,10 +1,10 @@
-"""After a power loss, removes suspect replicas from the ISR and from the eligible replicas. The
-broker does this before it registers.
+"""The handling of suspect replicas after a power loss. Before the broker registers, it removes its
+suspect replicas from the ISR and from the eligible leader replicas (KIP-966).
 
 A power loss destroys records that were not synced, and the files do not show how many. So each
-replica whose log was not closed is suspect: it must catch up as a follower. A partition with only
-one replica keeps its ISR. For such a partition the broker writes a loss receipt to ZooKeeper. The
-receipt says that the records from the log end offset on may be lost.
+replica whose log was not closed is suspect: it must catch up as a follower. If a partition has only
+one replica, this replica stays in the ISR, and the broker writes a node to ZooKeeper: the loss
+receipt. The loss receipt says that the records from the log end offset on may be lost.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def in_sync_again(
 
 class PowerLoss:
     """Handles the suspect replicas of a broker that starts after a power loss: replicas that may
-    have lost records. Removes each of them from the ISR and from the eligible replicas, unless it
-    is the only replica of its partition."""
+    have lost records. A suspect replica is removed from the ISR and from the eligible leader
+    replicas (KIP-966), unless the partition has no other replica."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord

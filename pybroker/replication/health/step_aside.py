@@ -55,14 +55,15 @@ class StepAside:
     async def __call__(
         self, key: TopicPartition, reason: str, decide: Decide, *, raises_incarnation: bool = False
     ) -> PartitionState | None:
-        """Write the state that `decide` returns to the state node of partition `key`, and return
-        the written state. Return None if nothing was written: `decide` returned None, a node is
-        malformed, or the topic or state node does not exist.
+        """Call `decide` with the present state of partition `key`. Write the new state from
+        `decide` to the partition's state node, and return the new state. Return None if nothing was
+        written: `decide` returned None, a node is malformed, or the topic or state node does not
+        exist.
 
         If `raises_incarnation` is True, the ZooKeeper multi that writes the state also increases
-        the broker's incarnation. The incarnation is a number in ZooKeeper that also grows with each
-        registration of the broker. A fetch with an earlier incarnation cannot add the replica to
-        the ISR. Raises CoordError if all attempts fail.
+        the broker's incarnation. The incarnation is a number in ZooKeeper; each registration of the
+        broker increases this number, too. A fetch with an earlier incarnation cannot add the
+        replica to the ISR. Raises CoordError if all attempts fail.
         """
         try:
             return await repeat_conditional_write(

@@ -40,10 +40,10 @@ while no other replica of the partition can replace it."""
 def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
-    """Return `state` without this broker as leader, in-sync replica or eligible replica (KIP-966).
-    If `state` does not name this broker, return `state` itself. In both cases return None instead
-    if no other in-sync or eligible replica is on a `live` broker. With `live` None, all brokers
-    count as live."""
+    """Return None if no other broker with an in-sync or eligible replica (KIP-966) is in `live`.
+    Otherwise return `state` without this broker as leader, in-sync replica or eligible replica. A
+    state that does not name this broker is returned unchanged. If `live` is None, all brokers count
+    as live."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
@@ -69,8 +69,8 @@ class UnhealthyReplicas:
     ) -> None:
         """`live` returns the ids of the registered brokers; an empty collection means unknown.
         `changed` is called after a replica has left its ISR. The incarnation of a broker is a
-        number in ZooKeeper, which each registration increases. `loop` increases the number too, and
-        then calls `raised` with the new incarnation."""
+        number in ZooKeeper, which each registration increases. When `loop` increases this broker's
+        incarnation, `raised` is called with the new incarnation."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas
@@ -125,7 +125,8 @@ class UnhealthyReplicas:
             self.loop.wake()
 
     async def _look(self) -> bool:
-        """Try to remove each unhealthy replica. Return whether some must be tried again."""
+        """Try to remove each damaged or incomplete replica from the ISR of its partition. Return
+        whether another attempt is needed."""
         if self._may_be_raised:  # the reply to an earlier write may have been lost
             with suppress(CoordError):
                 self._raised(await read_incarnation(self._leave.coord, self._leave.broker_id))
@@ -171,9 +172,10 @@ class UnhealthyReplicas:
     async def _step_aside(
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
-        """Remove this broker's damaged replica from the partition state in ZooKeeper, if another
-        in-sync or eligible replica is on a `live` broker. With `live` None, all brokers count as
-        live. Return whether the state was written. Raises CoordError."""
+        """Remove this broker's damaged replica from the ISR and from the eligible leader replicas
+        (KIP-966) of the partition. Do nothing if no `live` broker has another replica in the ISR or
+        in the eligible leader replicas. With `live` None, all brokers count as live. Return whether
+        the partition state was written to ZooKeeper. Raises CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)
