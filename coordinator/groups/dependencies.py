@@ -29,7 +29,7 @@ class Membership(Protocol):
 
 
 class UnmirroredGroups:
-    """The `Membership` of a broker that does not mirror its groups in ZooKeeper."""
+    """The `Membership` to use if the broker does not copy the members of groups to ZooKeeper."""
 
     def members_changed(self, group: GroupView) -> None:
         """Do nothing."""

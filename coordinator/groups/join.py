@@ -214,8 +214,9 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
 
     - If the client supports `skip_assignment` (KIP-814), the answer to the leader sets
       `skip_assignment`.
-    - If not, the answer contains the leader id from before the change: for the leader, its old
-      member id. So the client does not recognize its new member id as that of the leader.
+    - If not, the answer names the group's leader by the member id from before the restart. If the
+      restarted member is the leader, its client finds that this id is not its own new member id, so
+      it does not act as the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

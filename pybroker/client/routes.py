@@ -43,8 +43,8 @@ class Route:
         self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
-        """Replace the metadata of the topic, and empty the dict `queues`. The queue objects keep
-        their records, so all records are still sent."""
+        """Replace the metadata of the topic, and look up the queues of its partitions again. No
+        record is lost: the accumulator has the queues, too, and sends their records."""
         self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [

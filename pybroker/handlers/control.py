@@ -218,7 +218,7 @@ def _extent(number: int) -> Extent:
     except ValueError:
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,
-            f"the field extent in the controller's request is {number}, expected 0 to 4",
+            f"the field 'extent' of the controller's request is {number}, expected 0 to 4",
         ) from None
 
 

@@ -98,8 +98,8 @@ class _NothingYet(ClientError):
 class RangeFetcher:
     """Fetches one range. If records are missing and `fail_on_data_loss` is True, `read` raises
     RangeFailed. If `fail_on_data_loss` is False, `lost` gets the offsets that no longer exist, and
-    `compacted` gets the parts of the range that have other records than at the creation of the
-    range."""
+    `compacted` gets the parts of the range whose records have changed since the range was created,
+    for example by compaction."""
 
     def __init__(
         self,

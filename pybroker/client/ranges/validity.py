@@ -32,8 +32,9 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 @dataclass(frozen=True, slots=True)
 class CurrentPartition:
-    """The present state of the partition of a range. `known` is true if the partition exists.
-    `topic_id` is a UUID as text, "" without topic ids. `epoch_end` is the end offset of the range's
+    """The present state of the topic partition that a range of offsets belongs to. `known` is true
+    if the partition exists. `topic_id` is a UUID as text, or "" if the brokers have no topic ids.
+    `epoch_end` is the end offset of the range's
     leader epoch in the leader's log. Unknown numbers are -1."""
 
     known: bool
