@@ -20,11 +20,11 @@ PARTITION_BYTES: Final = 150
 
 class Entry:
     """A transactional id. `transaction` is the last appended state. `committed` is the state that
-    decides about requests; None if no state is committed yet. A state becomes `committed` when the
-    in-sync replicas have its record. CompleteCommit and CompleteAbort become `committed` as soon as
-    their record is appended (`TransactionCoordinator._markers_written`). `previous` is the producer
-    id and epoch that the last InitProducerId replaced (`decisions.init_producer_id`); a failover
-    loses `previous`, as in Kafka."""
+    decides about requests: the newest state whose record is committed in the log, whatever the
+    outcome of the transaction; None if there is none yet. CompleteCommit and CompleteAbort become
+    `committed` earlier, when their record is appended (`TransactionCoordinator._markers_written`).
+    `previous` is the producer id and epoch that the last InitProducerId replaced
+    (`decisions.init_producer_id`); a failover loses `previous`, as in Kafka."""
 
     __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
 

@@ -228,7 +228,8 @@ class _EncoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Move the values in `pending` to the source text, as one `struct` call."""
+        """Append one call of `struct` to the generated source. The call packs all fields in
+        `pending`. Then empty `pending`."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

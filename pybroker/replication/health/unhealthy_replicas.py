@@ -4,10 +4,13 @@ partitions.
 A damaged replica has a log with a corrupt range. It is removed when a live broker has another
 in-sync or eligible replica.
 
-An incomplete replica is still copying the leader's log from the start, and may not lead. It is
-removed when a live broker has another in-sync or eligible replica. If the partition has no other
-in-sync or eligible replica, the incomplete replica is removed when a live broker has any other
-assigned replica.
+An incomplete replica is still copying the leader's log from the start, and may not lead. Whether it
+is removed depends on the other replicas of the partition:
+
+- A live broker has another in-sync or eligible replica: the incomplete replica is removed.
+- Other replicas are in sync or eligible, but only on dead brokers: it is kept.
+- No other replica is in sync or eligible: it is removed if a live broker has another assigned
+  replica.
 """
 
 from __future__ import annotations
