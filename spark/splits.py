@@ -132,10 +132,9 @@ async def pieces_of(
 def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return the parameter `starts` of `align`: (partition, first offset of a piece) -> new first
-    offset. The record counts (`counts`) of a range divide the range into parts. The new first
-    offset is the largest boundary of a part that is not above the old first offset. Pieces of
-    ranges without record counts are omitted."""
+    """Move the first offset of each piece back to the nearest offset at which a record count of
+    its range begins. Return (partition, old first offset) -> new first offset, for the parameter
+    `starts` of `align`. A piece is omitted if its range has no record counts."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges

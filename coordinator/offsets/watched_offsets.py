@@ -35,9 +35,9 @@ class _Group:
 
 
 class WatchedOffsets:
-    """Caches the committed offsets of the groups in one offset store, without metadata and times.
-    `nodes` must send its requests through `coord`, because both must use the same ZooKeeper
-    session. In a new session all offsets are read again."""
+    """A cache of committed offsets, without their metadata and times, for the groups whose
+    offsets are in one offset store. `nodes` must send its requests through `coord`, because both
+    must use the same ZooKeeper session. In a new session all offsets are read again."""
 
     def __init__(self, coord: Coord, nodes: OffsetNodes, watches_max: int = WATCHES_MAX) -> None:
         self._coord = coord

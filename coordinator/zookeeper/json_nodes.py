@@ -107,7 +107,7 @@ class Fields:
         return number
 
     def number_in_text(self, key: str, *, default: int | None = None) -> int:
-        """Return the number of at most 64 bits in the string under `key`."""
+        """Return the integer that the string under `key` contains. It must fit into 64 bits."""
         value = self._content.get(key)
         if value is None and default is not None:
             return default

@@ -196,9 +196,9 @@ class Waiting:
             self._changed.notify()
 
     def get(self) -> tuple[int, list[Batch]] | None:
-        """Wait for the next batches, and return (`first_offset` of `put`, batches). None means the
-        end of the range. If fetching ended with an error, raise this error after all earlier
-        batches."""
+        """Wait for the batches of the next call of `put`. Return the arguments of this call:
+        (first_offset, batches). None means the end of the range. If fetching ended with an
+        error, raise this error after all earlier batches."""
         with self._changed:
             while not self._answers and not self._has_ended:
                 self._changed.wait()

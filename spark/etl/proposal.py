@@ -62,7 +62,7 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
         if before is None or job.source.mode == "latest":
             raise
         raise SnapshotError(
-            f"{error} (the job continues after its last commit in {job.sink.path}; to "
+            f"{error}; so the job cannot continue after its last commit in {job.sink.path} (to "
             "read the topics from source.starting again, set another sink.path)"
         ) from error
     if before is not None and before.cluster_id != found.cluster_id:

@@ -54,8 +54,9 @@ class PartitionRange:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """Return the part of the range from `start` up to, not including, `end`. The result has
-        only those counts whose offsets all lie within the part."""
+        """Return the part of the range from `start` up to, not including, `end`. A range has record
+        counts (`counts`), each of some of its offsets. The result has a record count only if all
+        offsets of the record count are in the part."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 

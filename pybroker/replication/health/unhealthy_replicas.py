@@ -72,8 +72,8 @@ class UnhealthyReplicas:
     ) -> None:
         """`live` returns the ids of the registered brokers; an empty collection means unknown.
         `changed` is called after a replica has left its ISR. The incarnation of a broker is a
-        number in ZooKeeper, which each registration increases. When `loop` increases this broker's
-        incarnation, `raised` is called with the new incarnation."""
+        number in ZooKeeper. Each registration of the broker increases it, and so do some steps of
+        the task `self.loop`. After such a step `raised` is called with the new incarnation."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas
