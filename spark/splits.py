@@ -99,8 +99,9 @@ async def pieces_of(
     cluster_id: str = "",
 ) -> list[PartitionRange]:
     """Divide the ranges into pieces within `limits`, and return the pieces. The brokers are asked
-    for sizes and batch boundaries. Raises SnapshotError if the cluster's id is not `cluster_id`
-    ("": unknown), and ClientError if the cluster does not answer."""
+    for sizes and batch boundaries. Raises SnapshotError if the cluster has another id than
+    `cluster_id`; if `cluster_id` is "", the id is not checked. Raises ClientError if the cluster
+    does not answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
         return full

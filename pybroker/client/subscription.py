@@ -255,7 +255,7 @@ class PartitionReader:
 
     def _taken(self) -> None:
         """Do nothing if some decoded records have not been taken yet. Otherwise empty the list of
-        decoded records, and move the position to `end`, unless `end` is None."""
+        decoded records. Then, if `end` is not None, move the position to `end`."""
         if self.is_decoded:
             return
         self.counters.records += self.ready_at

@@ -186,7 +186,9 @@ class FetchSession:
                 known = partitions.get(key)
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
-                        raise _not_found(f"it would have more than {PARTITIONS_MAX} partitions")
+                        raise _not_found(
+                            f"the session would have more than {PARTITIONS_MAX} partitions"
+                        )
                     self.add(key, wanted)
                 else:
                     known.ask(wanted)

@@ -117,8 +117,8 @@ class OffsetCheckpoint:
         self.write(offsets)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """Lower the partition's offset to at most `offset`; with None, remove the partition. Raises
-        StorageError."""
+        """Lower the offset that this checkpoint has for the partition to at most `offset`. With
+        None, remove the partition from the checkpoint. Raises StorageError."""
         known = self.offsets.get(partition)
         if known is None or (offset is not None and known <= offset):
             return
@@ -412,8 +412,8 @@ class LogDirectory:
         self.lower(partition, None)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """Lower the partition's offset in all checkpoints to at most `offset`; with None, remove
-        the partition. Raises StorageError."""
+        """Lower the partition's offset in all checkpoints to at most `offset`. With None, remove
+        the partition from the checkpoints. Raises StorageError."""
         for checkpoint in self._checkpoints:
             checkpoint.lower(partition, offset)
 

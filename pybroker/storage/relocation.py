@@ -220,8 +220,9 @@ class Relocations:
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """Cancel the moves from or to the failed log directory `directory`. Their copies stay on
-        the disk. `partitions` are the partitions whose log in use is in `directory`."""
+        """Cancel the moves from or to the failed log directory `directory`. The copies that
+        these moves have made stay on the disk. `partitions` use a log in `directory`; a partition
+        with only a copy there is not among them."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()

@@ -40,8 +40,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """The rules for decoding either the keys or the values. `schema` is a schema in Spark's DDL,
-    for the format JSON."""
+    """The rules for decoding either the keys or the values. If the format is JSON, `schema`
+    names the columns in Spark's DDL."""
 
     format: Format = "raw"
     schema: str | None = None

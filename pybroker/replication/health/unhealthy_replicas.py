@@ -44,9 +44,9 @@ def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
     """Return None if no other broker with an in-sync or eligible replica (KIP-966) is in `live`.
-    Otherwise return `state` without this broker as leader, in-sync replica or eligible replica. A
-    state that does not name this broker is returned unchanged. If `live` is None, all brokers count
-    as live."""
+    Otherwise return `state` without this broker as leader, in-sync replica or eligible replica. The
+    result is `state` unchanged if `state` does not name this broker. If `live` is None, all brokers
+    count as live."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
