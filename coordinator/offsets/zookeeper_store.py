@@ -280,8 +280,8 @@ class ZookeeperOffsets:
         ZooKeeper server lags. Raises BrokerError NOT_COORDINATOR if another broker is the
         coordinator; CoordError.
 
-        - First call in a ZooKeeper session, or no leader lease: send a multi. The multi checks that
-          no other broker has become the coordinator.
+        - First call in a ZooKeeper session, or it is not certain that this broker still leads: send
+          a multi. The multi checks that no other broker has become the coordinator.
         - Otherwise, if the last multi or sync is older than SYNC_AGE_MAX_S: send a sync.
         - Otherwise: send nothing.
         """

@@ -46,8 +46,9 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The content of `pybroker.directories`: id -> path of each log directory of one broker. If the
-    files of several directories differ, only files with the highest `revision` are valid."""
+    """The content of the file `pybroker.directories`: id -> path of each log directory of one
+    broker. Each log directory has a copy of the file. If the copies differ, only those with the
+    highest `revision` are valid."""
 
     members: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0

@@ -137,11 +137,13 @@ def _may_be_applied_after(history: History, commit: Commit, known_commit: _Known
 def _may_come_from_replaced(
     history: History, answer: Committed, known_commit: _KnownCommit
 ) -> bool:
-    """Return whether a replaced coordinator may have given `answer`. All must hold:
+    """Return whether a replaced coordinator may have given `answer`, which lacks the acknowledged
+    commit `known_commit`. All must hold:
 
     - a fault made ZooKeeper expire the session of the replaced coordinator, although the session
       timeout had not passed;
-    - the new coordinator began after this fault, and before a client learned of `known_commit`;
+    - the new coordinator began after this fault, and before any client learned that `known_commit`
+      is acknowledged;
     - the client sent the request before the replaced coordinator was notified of the end of its
       session.
     """
