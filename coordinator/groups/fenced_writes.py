@@ -164,8 +164,8 @@ class FencedWrites:
                 raise
             await self._look_at_fence()
             raise ConnectionLoss(
-                f"ZooKeeper refused a write for __consumer_offsets-{self._shard.partition} at the"
-                f" check of the version of {self._fence}, but a later read returned the expected"
+                f"ZooKeeper refused a write for __consumer_offsets-{self._shard.partition} because"
+                f" of the version of {self._fence}, but a read afterwards returned the expected"
                 " version"
             ) from error
 

@@ -1,13 +1,13 @@
 """`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
 Kafka. A fetch returns an offset when the in-sync replicas have its record, not earlier.
 
-Offsets are imported from ZooKeeper when the shard loads, unless the shard's ZooKeeper node
-(`storage_mark.py`) names the log as the offset store. Offsets are also imported at a request for a
-group that has no offset record yet.
+Offsets are imported from ZooKeeper when a shard (the groups of one partition) loads, unless the
+shard's marker node (`storage_mark.py`) says that its offsets are in the log. Offsets are also
+imported at a request for a group that has no offset record yet.
 
-If an offset has both a record and a node, a fetch returns the offset in the record. An import does
-not remove the nodes, because consumers of Kafka 0.8 use them. The deletion of an offset removes its
-node too; otherwise a later import would restore the offset.
+If a group has an offset both in a record and in an offset node, a fetch returns the offset in the
+record. An import does not remove the offset nodes, because consumers of Kafka 0.8 use them. The
+deletion of an offset removes its node too; otherwise a later import would restore the offset.
 """
 
 from __future__ import annotations

@@ -284,9 +284,9 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the open connection to the broker; None if no connection is open. Without an open
-        connection, also begin to connect in the background, unless the backoff after a failed
-        attempt has not ended.
+        """Return the open connection to the broker; None if no connection is open. If no
+        connection is open, also begin to connect in the background. Do not begin during the backoff
+        after a failed attempt.
 
         A broker responds to the requests of one connection in their order. A request that may wait
         long therefore uses a separate connection, named `lane`.

@@ -284,10 +284,10 @@ class GroupOffsets:
         problem: ClientError,
         reason: ClientError,
     ) -> None:
-        """Wait before the next attempt. If no time is left, raise DeadlinePassed. `problem` is the
-        error of the last attempt. `reason` is the error in the message of DeadlinePassed. `reason`
-        is usually the same error as `problem`. If the deadline ended the last attempt, `reason` is
-        the error of an earlier attempt, if there was one."""
+        """Wait before the next attempt. If no time is left, raise DeadlinePassed with the error
+        `reason` in its message. `problem` is the error of the last attempt. `reason` is another
+        error only if the deadline cut off the last attempt: then it is the error of the attempt
+        before, if there was one."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"

@@ -390,8 +390,8 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run `function` outside of the event loop, as in a thread. After `rest_s` seconds, resolve
-        the asyncio future `heard` with the result or exception."""
+        """Run `function` now, without a current event loop, as if in another thread. `rest_s`
+        seconds of simulated time later, resolve the future `heard` with the result or exception."""
         loop = self._loop
         if loop.is_dead:
             return
