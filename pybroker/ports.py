@@ -483,7 +483,7 @@ class PartitionLog(Protocol):
         batch (see `committed`), and never yields to the event loop. `timestamp_ms` (since 1970) is
         the timestamp of every record. If `producer` is given, it must be a result of `verified`,
         and the batch is part of the producer's transaction. If `is_awaited` is False, waiting
-        fetches of followers keep waiting. The followers get the batch with the next records.
+        fetches of followers keep waiting: they return the batch with other records or at their end.
 
         Raise BrokerError NOT_ENOUGH_REPLICAS or MESSAGE_TOO_LARGE; INVALID_PRODUCER_EPOCH or
         INVALID_TXN_STATE if the producer may not append; and the errors listed at `PartitionLog`.

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -162,7 +163,9 @@ async def test_a_peer_that_leaves_cancels_all_its_requests() -> None:
         await until(lambda: sorted(handler.cancelled) == [b"a0", b"a1", b"l2"])
 
 
-async def test_a_close_sends_each_response_as_soon_as_it_is_ready() -> None:
+@asynccontextmanager
+async def closing_with_two_requests() -> AsyncIterator[tuple[Handler, asyncio.StreamReader]]:
+    """Send two Produce requests, and close the server while both wait. The close has to end."""
     handler = Handler()
     async with serving(handler) as (server, port):
         reader, writer = await connect(port)
@@ -170,27 +173,24 @@ async def test_a_close_sends_each_response_as_soon_as_it_is_ready() -> None:
         await until(lambda: len(handler.handled) == 2)
         closing = asyncio.create_task(server.close(30))
         await asyncio.sleep(0)
+        yield handler, reader
+        writer.close()
+        await in_time(closing)
+
+
+async def test_a_close_sends_each_response_as_soon_as_it_is_ready() -> None:
+    async with closing_with_two_requests() as (handler, reader):
         handler.finish(b"a0")
         assert await in_time(read_frame(reader)) == b"a0"
         handler.finish(b"a1")
         assert await in_time(reader.read()) == framed(b"a1")
-        writer.close()
-        await in_time(closing)
 
 
 async def test_a_close_waits_for_all_responses() -> None:
-    handler = Handler()
-    async with serving(handler) as (server, port):
-        reader, writer = await connect(port)
-        writer.write(request(PRODUCE, b"a0") + request(PRODUCE, b"a1"))
-        await until(lambda: len(handler.handled) == 2)
-        closing = asyncio.create_task(server.close(30))
-        await asyncio.sleep(0)
+    async with closing_with_two_requests() as (handler, reader):
         handler.finish(b"a1")
         handler.finish(b"a0")
         assert await in_time(reader.read()) == framed(b"a0") + framed(b"a1")
-        writer.close()
-        await in_time(closing)
 
 
 @pytest.mark.parametrize("seed", range(40))
