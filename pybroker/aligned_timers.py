@@ -13,13 +13,11 @@ EARLY_S: Final = 0.002
 
 
 def aligned_due(now_s: float, wait_s: float) -> float:
-    """Return the time at which a timer is due, in seconds of the event loop's clock. The timer
-    starts at `now_s` and waits for `wait_s`. If `wait_s` is at least TICK_S, the time is rounded
-    down to a multiple of TICK_S.
+    """Return the due time (s, event loop's clock) of a timer that starts at `now_s`. From a
+    `wait_s` of TICK_S on, round the due time down to a multiple of TICK_S.
 
-    The event loop may call a repeating timer up to EARLY_S before a multiple of TICK_S. Therefore
-    EARLY_S is added before the rounding. Otherwise the timer's next wait would be too short by
-    TICK_S.
+    EARLY_S is added first. Otherwise a timer that is called just before a multiple would be due one
+    TICK_S too early.
     """
     due_s = now_s + wait_s
     return due_s if wait_s < TICK_S else math.floor((due_s + EARLY_S) / TICK_S) * TICK_S

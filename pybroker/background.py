@@ -1,9 +1,5 @@
-"""Background tasks: each one has an owner that starts it and ends it.
-
-A `BackgroundTask` runs from a component's start to its stop. A `RetryLoop` runs work on request and
-retries it. A `TaskOwner` owns a changing number of tasks. If a task fails with an exception, the
-owner logs it once.
-"""
+"""Background tasks, each with an owner that starts it and ends it. The owner logs the exception of
+a failed task once."""
 
 from __future__ import annotations
 
@@ -107,8 +103,8 @@ class RetryLoop:
 
 
 def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]], None]:
-    """Return a function that any thread may call: it schedules `call`, with the same arguments, on
-    the event loop that runs now. After that loop is closed, the function does nothing."""
+    """Return a function that schedules `call` on the present event loop, from any thread. After the
+    loop is closed, the function does nothing."""
     loop = asyncio.get_running_loop()
 
     def call_soon(*arguments: *Ts) -> None:
@@ -136,9 +132,8 @@ class TaskOwner:
     def guarded(
         self, work: Callable[[Unpack[Ts]], object], name: str
     ) -> Callable[[Unpack[Ts]], None]:
-        """Return a function that calls `work` with the same arguments. If `work` raises an
-        exception, the function logs the exception with `name` and passes it to `on_failure`, as if
-        a task had failed."""
+        """Return a function that calls `work`. An exception of `work` is logged with `name` and
+        passed to `on_failure`."""
 
         def call(*arguments: *Ts) -> None:
             try:

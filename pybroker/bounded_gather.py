@@ -18,9 +18,8 @@ ZooKeeper session do not wait behind thousands of calls."""
 async def bounded_gather(
     function: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int = AT_ONCE_MAX
 ) -> list[R]:
-    """Return the results of `function` for `items`, in the order of the items, with at most
-    `at_once` calls at the same time. If a call raises an error, start no further call, wait for the
-    calls in progress, and raise the error."""
+    """Return the results in the order of `items`, with at most `at_once` calls at a time. After an
+    error, start no further call. Raise the error when the calls in progress have ended."""
     if len(items) == 1:
         return [await function(items[0])]
     results: dict[int, R] = {}

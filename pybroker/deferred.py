@@ -1,7 +1,6 @@
-"""A result that is set later. In the broker, it is the response to a request that has to wait, such
-as a Produce request with acks=all. In a client, it is the broker's response. Nearly every produced
-record needs such a result. To keep the wait cheap, setting the result needs neither a task nor an
-iteration of the event loop."""
+"""A result that is set later, such as the response to a waiting request. Setting the result needs
+neither a task nor an iteration of the event loop, because nearly every produced record needs a
+result."""
 
 from __future__ import annotations
 
@@ -18,10 +17,9 @@ def _nothing() -> None:
 
 
 class Deferred(Generic[T]):
-    """A result that is set later. Unlike an asyncio.Future, a Deferred calls its callbacks at once,
-    inside `set_result`. A callback that is added after `set_result` is never called. So a function
-    that returns a Deferred must not call `set_result` before it returns: its caller has to add
-    callbacks first."""
+    """A result that is set later. `set_result` calls the callbacks at once; a callback added later
+    is never called. So a function that returns a Deferred must not call `set_result` before it
+    returns."""
 
     __slots__ = (
         "_callbacks",
@@ -72,9 +70,8 @@ class Deferred(Generic[T]):
         self._callbacks.append(callback)
 
     def set_result(self, result: object) -> None:
-        """Pass `result` through the steps of `then`, in order: each step receives what the step
-        before it returned. Set what the last step returned, or the exception that a step raised. Do
-        nothing after `cancel`."""
+        """Pass `result` through the steps of `then`, in order. Set the result of the last step, or
+        the exception of a step. Do nothing after `cancel`."""
         if self._is_done:
             return
         try:

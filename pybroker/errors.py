@@ -164,8 +164,8 @@ class CloseConnection(PybrokerError):
 
 
 class IllegalMove(PybrokerError):
-    """The table of a state machine does not allow this transition. The cause is a bug. In the
-    controller, the cause may also be an outdated context, which the controller then reads again."""
+    """A state machine does not allow this transition: a bug, or in the controller an outdated
+    context, which the controller then reads again."""
 
 
 class CorruptionError(PybrokerError):
@@ -191,8 +191,8 @@ class ConfigError(PybrokerError):
 
 
 class StartupError(PybrokerError):
-    """The broker cannot start and has changed nothing. The message is one line for the operator:
-    what is wrong, with which object, and what to change. The process ends with exit code 1."""
+    """The broker cannot start and has changed nothing. The message is one line: what is wrong, and
+    what to change. The exit code is 1."""
 
 
 class CoordError(PybrokerError):

@@ -1,8 +1,5 @@
-"""The lag of a consumer group in a partition, for the client and for the broker's metrics.
-
-Callers must read the committed offsets before the high watermarks, so that no lag is negative. If a
-committed offset is nevertheless above the high watermark, the lag is 0.
-"""
+"""The lag of a consumer group in a partition. Callers must read the committed offsets before the
+high watermarks, so that no lag is negative."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ NO_OFFSET: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The offsets of a partition on its leader: the log start, the last stable offset, and the high
-    watermark (`end`). `size_bytes` is the size of the log on disk, None if unknown.
-
-    Invariant: 0 <= start <= stable <= end.
-    """
+    """The offsets of a partition on its leader: 0 <= log start <= last stable offset <= high
+    watermark (`end`). `size_bytes` is the size of the log on disk, None if unknown."""
 
     start: int
     stable: int
@@ -31,8 +25,8 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of a group in a partition: in offsets, in bytes of the log, and as the age (s) of the
-    oldest unread record. The bytes and the age are None if they are unknown."""
+    """The lag of a group in a partition: offsets, bytes of the log, and age (s) of the oldest
+    unread record. None means unknown."""
 
     records: int
     bytes: int | None = None
@@ -65,8 +59,8 @@ def records_behind(committed: int, end: int) -> int:
 
 
 def bytes_behind(committed: int, span: LogSpan) -> int | None:
-    """Return the estimated size (bytes) of the log from the offset `committed` to the end, as if
-    all offsets had the same size. Return None if the size of the log is unknown."""
+    """Return the estimated size (bytes) of the log from `committed` on, as if all offsets had the
+    same size; None if unknown."""
     if span.size_bytes is None:
         return None
     first = max(committed, span.start)

@@ -1,10 +1,6 @@
-"""Plain counters: code that runs for each request counts events here instead of logging them.
-
-Each counter is a field of a class. If the field is declared by `counter`, `gauge` or a similar
-function, the page `/metrics` shows it with the declared name and description. Other fields are not
-shown. A field is incremented in place (`counters.bytes_in += size`), on the event loop only unless
-the class says otherwise.
-"""
+"""Plain counters: code that runs for each request counts events here instead of logging them. The
+page `/metrics` shows the fields declared by `counter`, `gauge` or a similar function. Fields are
+incremented in place, on the event loop only unless the class says otherwise."""
 
 from __future__ import annotations
 
@@ -60,9 +56,8 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
     """Return a field that declares a metric: several numbers that grow and shrink. The field is a
-    dict: key -> number. A key is a tuple with the values of the labels that differ from number to
-    number. These labels are the last of `labels`. Example: for the labels client_id, topic and
-    partition, a key is (topic, partition), because client_id is the same for all numbers."""
+    dict: key -> number. A key is a tuple with the values of the last `labels`. Each earlier label
+    has one value."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 
@@ -146,8 +141,8 @@ class TimeMeter:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + weight
 
     def quantile_s(self, share: float) -> float:
-        """Return the quantile `share` (0 to 1) of the durations in seconds. The result is at most
-        one eighth larger than the exact quantile. Return 0 if there are no durations."""
+        """Return the quantile `share` (0 to 1) of the durations (s), at most one eighth too large,
+        or 0 without durations."""
         return quantile_s(self.buckets, share)
 
 
@@ -287,9 +282,8 @@ class Metrics:
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """Return the counters of the topic. If the topic has no replica on this broker, return the
-        counters `gone`, which all such topics share. A client can send any number of topic names,
-        and separate counters for each name could fill the memory."""
+        """Return the topic's counters. All topics without a replica here share the counters `gone`:
+        clients' topic names must not fill the memory."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:

@@ -1,8 +1,5 @@
-"""Prometheus' text format (version 0.0.4), as far as the metrics of brokers and clients need it.
-
-This module does not use the library prometheus-client. The library creates an object for each line,
-and takes ten times as long.
-"""
+"""Prometheus' text format (version 0.0.4). The library prometheus-client takes ten times as
+long."""
 
 from __future__ import annotations
 
@@ -88,9 +85,8 @@ def histogram_lines(where: Mapping[str, str], meter: TimeMeter) -> list[Line]:
 
 
 def summary(of: Family, times: Iterable[Times], unit: float) -> str:
-    """Return a metric family of durations as text: quantiles (NaN without recent durations), sum
-    and count for each set of labels. `unit` converts seconds to the unit that is shown (1000 for
-    ms)."""
+    """Return a metric family of durations as text (quantiles are NaN without recent durations).
+    `unit` converts seconds to the unit that is shown (1000 for ms)."""
     name, parts = of.name, [header(of)]
     for item in times:
         for share in QUANTILES:

@@ -1,13 +1,5 @@
-"""The immutable values that the whole broker shares: partitions, brokers, the state of partitions,
-and the controller's commands.
-
-Abbreviations of the protocol:
-
-- ISR: in-sync replicas.
-- HW: high watermark, the offset below which every record is committed.
-- LEO: log end offset, the offset that the next record gets.
-- LSO: last stable offset, the offset below which every transaction is committed or aborted.
-"""
+"""The immutable values that the whole broker shares: partitions, brokers, and the controller's
+commands."""
 
 from __future__ import annotations
 
@@ -54,9 +46,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that is registered in ZooKeeper. `epoch` is the broker epoch: the czxid of its
-    registration node (KIP-380). `incarnation` is the version of its node under
-    /pybroker/incarnations (KIP-903). Both are -1 if unknown."""
+    """A broker that is registered in ZooKeeper. `epoch` is the czxid of its registration node
+    (KIP-380), `incarnation` the version of its node under /pybroker/incarnations (KIP-903); -1 if
+    unknown."""
 
     id: int
     endpoints: tuple[Endpoint, ...]
@@ -73,10 +65,8 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's leader, ISR and epochs: the content of its state node in ZooKeeper. `eligible`
-    are replicas outside of the ISR that still have every committed record (KIP-966). If a replica
-    leaves the ISR, and fewer than min.insync.replicas members remain, the replica becomes eligible.
-    No record is committed while the ISR is so small.
+    """The content of a partition's state node in ZooKeeper. `eligible` are replicas outside the ISR
+    that still have every committed record (KIP-966).
 
     Invariant: `leader` is in `isr`, or is NO_LEADER.
     """
@@ -95,10 +85,10 @@ def is_orphaned(state: PartitionState) -> bool:
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """Return the state with `isr` as its ISR. If `isr` has fewer than `required` replicas, the
-    replicas that leave the ISR become eligible leader replicas (KIP-966), and the earlier eligible
-    leader replicas outside `isr` remain. Otherwise the new state has no eligible leader replicas.
-    `required` is min.insync.replicas, or the number of replicas if that is smaller."""
+    """Return the state with `isr` as its ISR. If `isr` has fewer than `required` replicas, no
+    record is committed, so earlier ISR members and eligible replicas outside `isr` are eligible
+    (KIP-966). Otherwise no replica is eligible. `required`: min.insync.replicas, at most the number
+    of replicas."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -108,9 +98,8 @@ def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> P
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The state of one partition as the controller sends it to a broker. `partition_epoch` is the
-    version of the partition's state node. A leader changes the ISR only if the node still has this
-    version."""
+    """A partition's state as the controller sends it to a broker. A leader changes the ISR only if
+    the state node still has the version `partition_epoch`."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -122,9 +111,8 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """Whether a command names some partitions, or all of them, or is one of a series of commands
-    that together name all partitions. The numbers are those of pybroker's own request field
-    `extent`."""
+    """Whether a command names some partitions, all partitions, or a part of a list of all. The
+    numbers are those of pybroker's own request field `extent`."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""
@@ -150,7 +138,7 @@ class Command:
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
     """The command to lead or to follow these partitions. If `extent` says that these are all
-    partitions of the broker, the broker treats every other log on its disks as a stray."""
+    partitions, the broker's other logs are strays."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -158,10 +146,9 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """The command to update the metadata with which a broker answers Metadata requests. `brokers`
-    has all live brokers. `partitions` has the partitions to store. The broker forgets a partition
-    whose leader is LEADER_DURING_DELETION. If the command completes a list of all partitions (see
-    `Extent`), the broker also forgets every partition outside of that list."""
+    """The command to update a broker's metadata. `brokers` has all live brokers. The broker forgets
+    partitions whose leader is LEADER_DURING_DELETION and, after a complete list (see `Extent`), all
+    partitions outside of the list."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
@@ -194,12 +181,7 @@ class Everything:
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
         """Take the controller's next command. The caller must pass every command, in the order of
-        arrival.
-
-        If the command names all partitions (Extent.ALL), return its partitions. If the command is
-        the last of a series (Extent.ENDS), return the partitions of the whole series; None if the
-        first command of the series is missing. After any other command return None.
-        """
+        arrival. Return all partitions if the command completes a list of them, otherwise None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

@@ -1,9 +1,5 @@
-"""The protocols (Python's interfaces) of the clock, the disk, ZooKeeper and other brokers. Code
-that makes decisions depends only on these protocols, and tests use simulated implementations.
-
-Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`), because a simulation brings an event
-loop with simulated time.
-"""
+"""The protocols (Python's interfaces) of the clock, the disk, ZooKeeper and other brokers, which
+tests simulate. Timers are asyncio's own: a simulation brings an event loop with simulated time."""
 
 from __future__ import annotations
 
@@ -55,8 +51,8 @@ class Proc(Protocol):
     """Facts about this process and this machine that the operating system provides."""
 
     def boot_id(self) -> str:
-        """Return an id that changes each time the kernel boots. As long as the id is unchanged, all
-        bytes that were written to a file are still there, even those that were never synced."""
+        """Return an id that changes each time the kernel boots. While the id is unchanged, files
+        still have all bytes that were written, even without a sync."""
 
     def pid(self) -> int: ...
 
@@ -88,9 +84,8 @@ class File(Protocol):
         for the disk."""
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
-        """Return the bytes as `pread` does if all of them are in the page cache, otherwise None.
-        Never waits for the disk. The result may be a view of a shared buffer. The buffer is not
-        reused while a view of it exists."""
+        """Return the bytes as `pread` does, or None if that would wait for the disk. The result may
+        be a view of a shared buffer, which is not reused while a view exists."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -137,9 +132,8 @@ class Disk(Protocol):
         """Return whether new files can be created in a directory."""
 
     def lock(self, path: str, owner: str) -> Callable[[], None] | None:
-        """Take the exclusive lock of the file `path`, and write `owner` into the file. A missing
-        file is created. Return the function that releases the lock, or None if another process
-        holds the lock."""
+        """Take the exclusive lock of the file `path`, and write `owner` into the file. Return the
+        function that releases the lock, or None if another process holds the lock."""
 
     def is_dir(self, path: str) -> bool: ...
 
@@ -193,9 +187,8 @@ SessionListener = Callable[[SessionEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """The metadata of a node. `version` is the number of changes of its data since its creation.
-    `czxid` is the id of the transaction that created the node. A later transaction has a larger
-    id."""
+    """The metadata of a node. `version` counts the changes of its data. `czxid` is the id of the
+    creating transaction; later transactions have larger ids."""
 
     czxid: int
     mzxid: int
@@ -241,13 +234,12 @@ for a delete or a check."""
 
 
 class Coord(Protocol):
-    """The coordination service (ZooKeeper): a tree of small nodes with versions, ephemeral nodes,
-    one-shot watches, and multis (groups of operations that are applied together).
+    """The coordination service (ZooKeeper).
 
     All methods may raise subclasses of CoordError. After ConnectionLoss it is unknown whether the
-    operation was applied. After any other error it was not applied. A request over 512 KiB raises
+    operation was applied; after any other error it was not. A request over 512 KiB raises
     RequestTooLarge. Version -1 means any version. Watches and listeners are called on the event
-    loop, in the order of the events, and never for a session that has ended.
+    loop, in the order of the events, and never for an ended session.
     """
 
     @property
@@ -259,9 +251,8 @@ class Coord(Protocol):
         """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 without a session."""
 
     def silence(self) -> float:
-        """Find the latest write or sync that ZooKeeper has answered. Return how many seconds ago
-        (boottime) this process sent that request. Reads do not count, because a server without a
-        quorum answers reads, too."""
+        """Return how many seconds ago (boottime) the latest write or sync that ZooKeeper has
+        answered was sent. Reads do not count: a server without a quorum answers reads, too."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -291,9 +282,9 @@ class Coord(Protocol):
 
 
 class BrokerChannel(Protocol):
-    """The channel on which a controller sends commands to one broker. The commands arrive in order.
-    Each method raises BrokerError if the broker rejects the whole command; another PybrokerError,
-    OSError or TimeoutError if it is unknown whether the command arrived."""
+    """The controller's channel to one broker. Commands arrive in order. Methods raise BrokerError
+    if the broker rejects the whole command; another PybrokerError, OSError or TimeoutError if it is
+    unknown whether the command arrived."""
 
     async def close(self) -> None:
         """Close the connection at once. Commands without an answer may be lost. Idempotent."""
@@ -312,10 +303,9 @@ class MarkerChannel(Protocol):
     async def write_markers(
         self, markers: Sequence[TransactionMarker]
     ) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
-        """Ask the broker to append the markers. Return, for each marker, partition -> error code.
-        The code is NONE if the in-sync replicas have the marker. No two markers may have the same
-        producer id. Raise PybrokerError, OSError or TimeoutError if it is unknown whether the
-        markers were written."""
+        """Append the markers, whose producer ids must differ. Return, for each marker, partition ->
+        error code: NONE if the in-sync replicas have the marker. Raise PybrokerError, OSError or
+        TimeoutError if it is unknown whether the markers were written."""
 
 
 class FetchPosition(NamedTuple):
@@ -361,9 +351,9 @@ class FetchLimits:
 
 
 class LeaderChannel(Protocol):
-    """The channel on which a follower sends requests to one leader. All methods may raise
-    BrokerError if the leader rejects the whole request; another PybrokerError, OSError or
-    TimeoutError if the leader cannot be reached."""
+    """A follower's channel to one leader. Methods may raise BrokerError if the leader rejects
+    the whole request; another PybrokerError, OSError or TimeoutError if the leader cannot be
+    reached."""
 
     async def fetch(
         self,
@@ -371,10 +361,9 @@ class LeaderChannel(Protocol):
         limits: FetchLimits,
         changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
-        """Fetch `positions` from the leader, and return the leader's results. `changed` names the
-        partitions whose position may have changed since the last call (None: any may have changed).
-        In a fetch session (KIP-227), each request after the first contains only partitions in
-        `changed`. A partition without new data may have no result."""
+        """Fetch `positions`. A partition without new data may have no result. `changed` must name
+        all partitions whose position may have changed since the last call (None: any): a fetch
+        session (KIP-227) sends only these."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
         """Return the leader's log start offset. Raise BrokerError if the leader does not lead the
@@ -407,8 +396,8 @@ class Producer:
 
 
 class PartitionLog(Protocol):
-    """The leader's log of one partition of an internal topic. A coordinator stores its decisions in
-    this log. Every method may raise BrokerError: KAFKA_STORAGE_ERROR if the log fails,
+    """The log in which a coordinator stores its decisions: the leader's log of one partition of an
+    internal topic. Methods may raise BrokerError: KAFKA_STORAGE_ERROR if the log fails,
     NOT_LEADER_OR_FOLLOWER if this broker no longer leads the partition."""
 
     @property

@@ -1,9 +1,5 @@
-"""The page `/metrics`: all metric families of the broker, and the process metrics of
-prometheus-client.
-
-The broker renders the page in slices of about a millisecond, and serves clients between two slices.
-All values of a partition are read at the same moment.
-"""
+"""The page `/metrics`. The broker serves clients between two slices of the page. All values of a
+partition are from the same moment."""
 
 from __future__ import annotations
 
@@ -220,8 +216,8 @@ def _of_progress(report: ProgressReport | None) -> _Many:
 
 
 def _is_shown_here(rooms: Rooms, row: PartitionRow) -> bool:
-    """Return whether this broker's page shows the partition. The leader shows it. If there is no
-    leader, the controller does. So a sum over all brokers counts each partition once."""
+    """Return True on the partition's leader, or on the controller if there is no leader: a sum over
+    all brokers must count each partition once."""
     if row.log is not None and row.log.leads:
         return True
     return row.leader == NO_LEADER and rooms.controller.is_active

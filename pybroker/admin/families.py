@@ -1,9 +1,8 @@
-"""The metrics whose values are read when the page `/metrics` is requested: tables with the name,
-the meaning and the function of each metric. The metrics that count events continuously are in
-`pybroker/metrics.py`.
+"""The metrics that are read when `/metrics` is requested. `pybroker/metrics.py` has those that
+count events.
 
 Names and units are those of Kafka's JMX exporter and of kafka_exporter. The prefix `pybroker_`
-marks a metric that both exporters lack.
+marks a metric that both lack.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ class PartitionFact(NamedTuple):
 
 
 class LogFact(NamedTuple):
-    """A metric family with one line for each log of this broker, and the function that returns a
-    log's value. If `of_leaders` is True, only the logs of partitions that this broker leads have a
-    line."""
+    """A metric family with one line for each log of this broker. With `of_leaders`, only the logs
+    of partitions that this broker leads have a line."""
 
     family: Family
     value: Callable[[LogRow], int]

@@ -1,8 +1,5 @@
-"""The HTTP server of a broker: its paths, the page of each path, and the limits of connections.
-
-Only this module imports aiohttp, which is slow to import. The server closes each connection after
-one request.
-"""
+"""The HTTP server of a broker: its pages, and the limits of connections. Only this module imports
+aiohttp, which is slow to import."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Measures the load and the delay of the event loop for the metrics. Also keeps the durations, such
-as request times, that were counted in the last minute.
+"""Measures the load and the delay of the event loop for the metrics.
 
-Kafka measures the idle ratio of its request handler threads. This broker measures the idle ratio of
-the event loop's thread: the share of time in which the thread uses no CPU.
+The idle ratio is that of the event loop's thread, in place of Kafka's request handler threads.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ Buckets = Mapping[int, int]
 
 
 class LoopWatch:
-    """Measures the idle ratio and the delay of the event loop from `start` to `stop`. Also keeps,
-    for each watched `TimeMeter`, the durations that were added in the last minute."""
+    """Measures the event loop from `start` to `stop`. Also keeps the last minute's durations of
+    each watched `TimeMeter`."""
 
     def __init__(self, meters: Meters) -> None:
         """`meters` returns the meters to watch, as (unique name, meter) pairs."""

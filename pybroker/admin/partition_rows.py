@@ -52,8 +52,8 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """One row for each topic and one for each partition. All values in one row were read at the
-    same moment. The values in two rows may be from different moments."""
+    """The rows of all topics and partitions. Only the values in the same row are from the same
+    moment."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]

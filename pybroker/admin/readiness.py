@@ -1,13 +1,11 @@
-"""The readiness of the broker: its conditions, and the reasons why a condition fails.
+"""The readiness of the broker. All these conditions must hold:
 
-A broker is ready if all these conditions hold:
-
-- It is started and not stopping.
-- Its ZooKeeper session is alive, and it is registered in ZooKeeper.
-- It knows the controller.
+- The broker is started and not stopping.
+- The broker is registered, and its ZooKeeper session is alive.
+- The broker knows the controller.
 - Every log directory has free space.
-- Each replica that is assigned to it is open, undamaged and in sync.
-- No partition that it leads has a hanging transaction.
+- Each assigned replica is open, undamaged and in sync.
+- No partition that the broker leads has a hanging transaction.
 """
 
 from __future__ import annotations
@@ -148,9 +146,8 @@ def _replica_fault(
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
-    """Return the newer of two states of the partition. The state of the local replica is the newer
-    one if the replica leads, or has a later leader epoch than `facts`. Otherwise the state in
-    `facts`, the broker's metadata, is the newer one."""
+    """Return the newer of the local replica's state and the state in `facts`. If the local replica
+    leads, its state is always the newer one."""
     state = partition.state
     if state is None:
         return facts.state

@@ -1,10 +1,5 @@
-"""The HTTP listener, which is bound with the broker's other listeners. The HTTP server starts
-later.
-
-The HTTP libraries are slow to import. A thread imports them as soon as the broker serves clients,
-but at the latest after PATIENCE_S. Until the HTTP server starts, connections wait in the listener's
-backlog. This module imports no HTTP library.
-"""
+"""The HTTP listener, and the later start of the HTTP server. This module must not import an HTTP
+library, because the import would delay the broker's start."""
 
 from __future__ import annotations
 
@@ -30,9 +25,8 @@ _BACKLOG: Final = 64
 
 
 def bind_http(config: BrokerConfig) -> socket.socket | None:
-    """Return the listening socket, or None if HTTP is disabled. If the address cannot be bound,
-    raise StartupError. There is one exception: if `pybroker.http.listener` is not set and another
-    process uses the default port, log a warning and return None."""
+    """Return the listening socket. Return None if HTTP is disabled, or if another process uses the
+    port and `pybroker.http.listener` is not set. Raise StartupError if binding fails otherwise."""
     address = config.http_address
     if address is None:
         return None

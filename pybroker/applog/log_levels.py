@@ -27,16 +27,14 @@ _OTHERS: Final = ("aiohttp", "asyncio", "kazoo")
 
 
 def level_name(number: int) -> str:
-    """Return the Kafka log level for `number`, a level of Python's logging. The result is the
-    highest Kafka level that is not above `number`, or TRACE if all Kafka levels are above
-    `number`."""
+    """Return the highest Kafka log level that is not above `number`, a level of Python's logging.
+    Return TRACE if all are above."""
     return next((name for name, value in LEVELS.items() if number >= value), "TRACE")
 
 
 def parse_level(text: str) -> int:
-    """Return the number of the log level with the name `text`. The name may be in upper or lower
-    case. Python's names WARNING and CRITICAL are accepted, too. Raise ValueError, with the allowed
-    names, for any other text."""
+    """Return the number of a Kafka log level, or of Python's WARNING or CRITICAL, in any case.
+    Raise ValueError for any other text."""
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:
@@ -63,16 +61,15 @@ def levels() -> dict[str, str]:
 
 
 def own_level(logger: str) -> str | None:
-    """Return the name of the level that is set on this logger itself; None if the logger inherits
-    the level of its parent. Raise ValueError if `loggers()` does not list the logger."""
+    """Return the name of the logger's own level; None if the logger inherits its level. Raise
+    ValueError if `loggers()` lacks the logger."""
     number = _known(logger).level
     return None if number == logging.NOTSET else level_name(number)
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Set the level of the logger. The loggers below it that have no level of their own inherit the
-    new level. If `level` is None, the logger inherits its parent's level again. Raise ValueError if
-    the logger or the level is unknown, or if `level` is None for the root logger."""
+    """Set the logger's own level; None: inherit the level of the parent. Raise ValueError if the
+    logger or the level is unknown, or if `level` is None for the root logger."""
     found = _known(logger)
     if level is None and found is logging.root:
         raise ValueError("the level of the root logger cannot be removed; set another level")

@@ -1,9 +1,7 @@
-"""The format of log lines, and where they are written: to standard output and, if a directory is
-given, to the files `server.log`, `controller.log` and `state-change.log`, as in Kafka.
+"""The format of log lines, and their destinations: standard output, and Kafka's files `server.log`,
+`controller.log` and `state-change.log`.
 
-Each event is one line. In the text format, the lines of a stack trace follow, each after a tab.
-Text from a peer, such as a client id, cannot imitate the line of an event or move the cursor of a
-terminal.
+Text from a peer can neither imitate a log line nor move the cursor of a terminal.
 """
 
 from __future__ import annotations
@@ -65,9 +63,8 @@ class LogOptions:
 
 
 def start_logging(options: LogOptions, stream: IO[str] | None = None) -> None:
-    """From now on write all log lines of the process to the destinations in `options`. `stream`
-    replaces standard output. Raise StartupError if a log file cannot be written or the
-    configuration file is invalid."""
+    """Write all log lines of the process as `options` say. `stream` replaces standard output. Raise
+    StartupError if a log file cannot be written or the configuration file is invalid."""
     if options.config_file is not None:
         _configure(options.config_file)
         return
@@ -208,9 +205,8 @@ class _Complaining:
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return False (do not write the line) if all hold: the line is from the logger
-        STATE_CHANGE, its level is below WARNING, and DEBUG is not enabled for that logger. Only
-        state-change.log then has the line."""
+        """Return False for a state change below WARNING, unless DEBUG is enabled for
+        STATE_CHANGE."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

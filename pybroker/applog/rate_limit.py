@@ -32,9 +32,9 @@ class LogLimit:
         self._kinds: dict[str, _Kind] = {}
 
     def allow(self, kind: str = "") -> int | None:
-        """Return None if the caller must not log a line of this kind now. Otherwise return the
-        number of lines of this kind that were left out since the last allowed one. `kind` must be a
-        fixed word, never text from a peer."""
+        """Return None if the caller must not log this line. Otherwise return the number of lines of
+        this kind that were left out since the last allowed line. `kind` must never be text from a
+        peer."""
         now = self._clock.monotonic()
         state = self._kinds.get(kind)
         if state is None:

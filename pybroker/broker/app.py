@@ -71,9 +71,8 @@ log = logging.getLogger(__name__)
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise. `lost`
-    is called with the reason if the broker cannot go on. The owner of the BrokerApp must then call
-    `stop`."""
+    """A broker between `start` and `stop`. If the broker cannot go on, it calls `lost` with the
+    reason. The owner must then call `stop`."""
 
     def __init__(
         self,
@@ -137,9 +136,9 @@ class BrokerApp:
         env.coord.add_listener(self._controlled_shutdown.session_changed)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Accept connections on `sockets` (listener name -> bound socket), register the broker,
-        wait for the controller's metadata, then answer clients. Raise StartupError if the broker id
-        is taken, ZooKeeper does not answer, or there is no controller."""
+        """Register the broker and answer clients on `sockets` (listener name -> bound socket).
+        Raise StartupError if the broker id is taken, ZooKeeper does not answer, or no controller
+        sends metadata."""
         try:
             existing = await self._join(sockets)
         except (CoordError, MalformedNode) as error:
@@ -337,13 +336,11 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Return this broker's incarnation (KIP-903), a number that grows with every registration.
-        Return -1 until the first LeaderAndIsr request of the current registration has arrived.
+        """Return this broker's incarnation (KIP-903), or -1 until the first LeaderAndIsr request of
+        the current registration.
 
-        While the result is -1, the broker sends no fetch as a follower. Until the request arrives,
-        a log on this broker may belong to a deleted topic, although a new topic has the same name.
-        The leader of the new topic would mistake the end offset of the old log for an offset of the
-        new log.
+        With -1, the broker must send no fetch as a follower: its log may belong to a deleted topic,
+        although a new topic has the same name.
         """
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch

@@ -138,8 +138,8 @@ class ControlledShutdown:
         ]
 
     def _is_hopeless(self) -> bool:
-        """Return True if a further request is useless. This is so if ZooKeeper is not connected, or
-        if no other live broker has an online replica of any partition that this broker leads."""
+        """Return True if ZooKeeper is not connected, or if no other live broker has an online
+        replica of any partition that this broker leads."""
         return not self._connected or not any(
             replica != self._broker_id
             and replica in self._metadata.brokers

@@ -1,8 +1,5 @@
-"""The controller's journal: its decisions as lines of JSON, in two files in the first log
-directory. When the current file is full, it is renamed and replaces the older file.
-
-The controller never waits for the journal. If the disk refuses a write, the entries are lost.
-"""
+"""The controller's decisions as lines of JSON, in two files in the first log directory. The
+controller never waits for the journal."""
 
 from __future__ import annotations
 

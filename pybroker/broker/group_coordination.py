@@ -1,9 +1,8 @@
 """The group coordinators of a broker: one shard for each partition of `__consumer_offsets` that
 this broker leads.
 
-Each shard has a fence, a node in ZooKeeper that names the shard's current coordinator. With
-offsets.storage=zookeeper, committed offsets are written to ZooKeeper. These writes use a separate
-ZooKeeper session, so that they do not delay changes of an ISR.
+Committed offsets in ZooKeeper are written in a separate session, so that they do not delay changes
+of an ISR.
 """
 
 from __future__ import annotations
@@ -130,9 +129,9 @@ class GroupCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence of the shard whose log is `source`: write this broker's id, the leader
-        epoch and `token` to the fence's node. The writes of an earlier coordinator then fail.
-        Return the version of the node. None means that the caller has to try again."""
+        """Write this broker's id, the leader epoch and `token` to the shard's fence node in
+        ZooKeeper, so that writes of an earlier coordinator fail. Return the version of the node;
+        None: the caller has to try again."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:

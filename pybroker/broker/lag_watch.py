@@ -1,8 +1,5 @@
-"""The lag of the consumer groups that this broker coordinates, for its metrics.
-
-This broker has the committed offsets, and asks the partition leaders for the log ends. The lag is
-measured only on request, at most once in `FRESH_S` seconds.
-"""
+"""The lag of the consumer groups that this broker coordinates, for its metrics. The lag is measured
+only on request, at most once in `FRESH_S`."""
 
 from __future__ import annotations
 
@@ -85,8 +82,8 @@ class LagWatch:
         self._task = BackgroundTask("lag of groups")
 
     async def report(self) -> ProgressReport | None:
-        """Return a report that is at most `FRESH_S` seconds old. If a new measurement takes longer
-        than `PATIENCE_S` seconds, return the last report, or None if there is none yet."""
+        """Return a report that is at most `FRESH_S` old. If a new measurement fails or takes longer
+        than `PATIENCE_S`, return the last report, or None."""
         age_s = self._age_s()
         if age_s is None or age_s > FRESH_S:
             self._task.start(self._look)

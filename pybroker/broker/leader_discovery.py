@@ -1,11 +1,7 @@
 """Leader discovery: a broker that gets no answers from ZooKeeper asks other brokers for the current
-leaders.
+leaders. Otherwise the broker would tell clients forever that it is the leader.
 
-When a broker's session expires, the controller elects other leaders and sends that broker nothing.
-Without leader discovery, the broker would tell clients forever that it is the leader.
-
-The answers of other brokers update the broker's metadata. If an answer names another leader with a
-later leader epoch, the broker stops appending to the partition. An answer never makes a replica a
+An answer updates the broker's metadata and may stop appends. An answer never makes a replica a
 follower, and never truncates a log.
 """
 
@@ -50,9 +46,8 @@ OSError."""
 
 
 class LeaderDiscovery:
-    """Asks other brokers for the current leaders, between `start` and `stop`, while ZooKeeper does
-    not answer. The owner calls `changed` whenever the broker's `ZooKeeperLease` allows the broker
-    to answer more or fewer requests than before."""
+    """Runs leader discovery between `start` and `stop`. The owner calls `changed` whenever the
+    level of the `ZooKeeperLease` changes."""
 
     def __init__(
         self,

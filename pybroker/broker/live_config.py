@@ -90,13 +90,11 @@ class LiveConfig:
         return await read_config(self._coord, entity)
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
-        """Replace the topic's values in ZooKeeper by the result of `change`, and apply the new
-        values on this broker. Return False if the topic does not exist. Raises CoordError, and the
-        errors of `change`.
+        """Replace the topic's values in ZooKeeper by the result of `change`, and apply them on this
+        broker. Return False if the topic does not exist.
 
-        If `replaces` is False, `change` receives the stored values; a malformed config node raises
-        MalformedNode. If `replaces` is True, `change` receives an empty dict; a malformed config
-        node is overwritten.
+        `change` receives the stored values, or an empty dict if `replaces`. Raises CoordError, the
+        errors of `change` and, unless `replaces`, MalformedNode.
         """
         entity = topic_entity(name)
         written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
@@ -105,9 +103,8 @@ class LiveConfig:
         return written
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the dynamic values of broker `broker_id` by the result of `change`. If
-        `broker_id` is None, replace the cluster-wide default values instead. Apply the new values
-        on this broker. For `change`, `replaces` and the errors see `change_topic`."""
+        """Replace the dynamic values of broker `broker_id` (None: the cluster-wide default values),
+        as `change_topic` does for a topic."""
         entity = broker_entity(broker_id)
         await change_config(self._coord, entity, change, replaces=replaces)
         await self._refresh(entity)

@@ -33,11 +33,9 @@ async def is_in_any_isr(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker with an accepted loss: the replica lacks records, and the
-    operator has accepted this. The caller has to remove these replicas from the ISR and from the
-    eligible replicas (KIP-966), so that none of them is elected. Each replica is returned with its
-    log end offset and its checkpointed high watermark. Both are 0 if the replica has no log. Raise
-    CoordError."""
+    """Return the replicas of this broker whose loss of records the operator has accepted, with log
+    end offset and checkpointed high watermark (0 without a log). The caller has to remove these
+    replicas from the ISR and from the eligible replicas (KIP-966). Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -50,10 +48,9 @@ async def read_accepted_losses(
 
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """Return the partitions whose logs a power loss may have removed: they are assigned to this
-    broker and have no log here. Each has log end offset and high watermark 0. The result is empty
-    if no power loss can have removed logs. It is also empty while a log directory is failed or
-    missing, because the logs may be in that directory. Raise CoordError."""
+    """Return the partitions assigned to this broker whose logs a power loss may have removed. The
+    result is empty while a log directory is failed or missing, because the logs may be there. Raise
+    CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -73,9 +70,8 @@ async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequen
 
 
 class DirectoryFailures:
-    """Takes the replicas of a failed log directory out of service, and notifies the controller
-    through nodes below `/log_dir_event_notification`. Runs between `start` and `stop`. Calls `lost`
-    with the reason when no usable directory remains."""
+    """Takes the replicas of a failed log directory out of service, and notifies the controller.
+    Calls `lost` with the reason when no usable directory remains."""
 
     def __init__(
         self,
@@ -104,9 +100,8 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """Notify the controller of failed and lost log directories, and of replicas that should no
-        longer lead. Call this method after each registration of this broker: the controller forgets
-        the notifications from before the registration."""
+        """Notify the controller of failed log directories, and of replicas that should not lead.
+        Call this method after each registration: the controller forgets earlier notifications."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:

@@ -1,9 +1,5 @@
-"""The broker's registration in ZooKeeper, with the broker's addresses.
-
-When a ZooKeeper session expires, the broker resigns as controller and registers again in the new
-session. The broker's logs stay open. The controller sees a new broker epoch, and sends the broker
-its roles.
-"""
+"""The broker's registration in ZooKeeper. When a session expires, the broker resigns as controller
+and registers again. The logs stay open."""
 
 from __future__ import annotations
 
@@ -60,8 +56,8 @@ class Membership:
         stays True until the broker learns of it."""
 
     async def join(self) -> None:
-        """Register for the first time, and follow the events of the ZooKeeper session from then on.
-        Raise StartupError if the broker id is taken, CoordError if ZooKeeper does not answer."""
+        """Register now, and again in each later ZooKeeper session. Raise StartupError if the broker
+        id is taken, CoordError if ZooKeeper does not answer."""
         generation = -1
         # If the session ends during the registration, the next session needs its own registration.
         while generation != self._coord.generation:

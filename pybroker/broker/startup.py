@@ -109,9 +109,8 @@ class StartupInputs:
 async def serve_until(
     ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
 ) -> str | None:
-    """Start a broker, wait until `ended` has a result, stop the broker, and return the result. The
-    result is the reason of the end. It is None if a signal ended the broker. If `ended` has a
-    result before the broker has started, the start is cancelled."""
+    """Run a broker until `ended` has a result, and return the result: the reason of the end, or
+    None after a signal. A result before the broker has started cancels the start."""
     async with AsyncExitStack() as stack:
         starting = asyncio.ensure_future(start(stack))
         ended.add_done_callback(lambda _: starting.cancel())
@@ -243,10 +242,9 @@ class _Stored:
 async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
-    """Return four values: the cluster id, the broker id, the options of the logs by topic, and
-    whether the records of this broker are missing. The records are missing if the broker's log
-    directories are new, but the broker is in the ISR of a partition. May be repeated after an
-    error. Raise StartupError, CoordError or MalformedNode."""
+    """Return the cluster id, the broker id, the options of the logs by topic, and whether records
+    are missing: the log directories are new, but the broker is in an ISR (`is_in_any_isr`). May be
+    repeated after an error. Raise StartupError, CoordError or MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:
@@ -257,9 +255,8 @@ async def _settle(
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
-    """Return the cluster id in ZooKeeper. `stored` is the id in the log directories, or None if
-    they are new. If neither ZooKeeper nor the log directories have an id, create one. Raise
-    StartupError if the log directories have an id, and ZooKeeper has another id or none."""
+    """Return the cluster id in ZooKeeper, and create it for a new cluster. Raise StartupError if
+    `stored`, the id in the log directories, is not None and ZooKeeper has another id or none."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])

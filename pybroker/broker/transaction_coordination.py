@@ -1,9 +1,8 @@
 """The transaction coordinators of a broker: one shard for each partition of `__transaction_state`
 that this broker leads.
 
-A shard needs no fence in ZooKeeper. If an earlier coordinator still appends records, the in-sync
-replicas do not replicate them. If it sends transaction markers, the partition leaders refuse them
-because of its lower coordinator epoch.
+A shard needs no fence in ZooKeeper: the in-sync replicas do not replicate the records of an earlier
+coordinator, and the partition leaders refuse its lower coordinator epoch.
 """
 
 from __future__ import annotations
@@ -117,13 +116,8 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state` if this broker does not know it yet.
-        Return 0.
-
-        `GroupCoordination.take` also writes a node to ZooKeeper, so that writes of an earlier
-        coordinator fail, and returns the version of that node. A transaction coordinator has no
-        such node, so `token` is not used.
-        """
+        """Read the partition count of `__transaction_state` if it is unknown. Return 0. `token` is
+        unused, because the shard has no fence."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

@@ -1,12 +1,10 @@
 """The broker's ZooKeeper lease: which requests the broker may answer while ZooKeeper does not
 answer.
 
-A leader that is cut off from ZooKeeper may have been replaced. It still serves committed records
-and accepts records with acks=all. This is safe: it cannot commit a record that the new leader
-lacks, because a change of the ISR is a conditional write in ZooKeeper. The broker rejects each
-request whose answer would be wrong if another broker leads now, such as Produce with acks=1 or
-OffsetCommit. It also does not act as controller. After a pause of the process that is longer than
-the session timeout, the broker answers nothing until ZooKeeper answers.
+The broker rejects each request whose answer would be wrong if another broker leads now, such as
+Produce with acks=1. Produce with acks=all is safe, because a change of the ISR is a conditional
+write in ZooKeeper. After a pause of the process longer than the session timeout, the broker answers
+nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ _BEATS_PER_SESSION: Final = 12
 
 
 class ZooKeeperLease:
-    """Determines `level`, which says what requests the broker may answer. It does so between
-    `start` and `stop`; before `start` the level is ALL. `check` must be called for every request,
-    so that an expired lease is noticed even before the timer runs."""
+    """Determines `level`: which requests the broker may answer. Before `start`, the level is ALL.
+    Call `check` for every request, because the timer may notice an expired lease late."""
 
     def __init__(
         self,
@@ -43,10 +40,9 @@ class ZooKeeperLease:
         fences: bool,
         changed: Callable[[Authority], None],
     ) -> None:
-        """`silence` returns for how long (s, boottime) ZooKeeper has not answered. `session_s`
-        returns the session timeout (s). `knows_roles` returns whether the controller has sent the
-        broker's roles since the broker's last registration. If `fences` is True
-        (pybroker.zookeeper.loss), a broker that is cut off from ZooKeeper answers nothing."""
+        """`silence` returns for how long (s, boottime) ZooKeeper has not answered, `knows_roles`
+        whether the controller has sent roles since the last registration. With `fences`
+        (pybroker.zookeeper.loss), a broker cut off from ZooKeeper answers nothing."""
         self._clock = clock
         self._silence = silence
         self._session_s = session_s

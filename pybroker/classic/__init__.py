@@ -1,8 +1,6 @@
 """The ZooKeeper consumer ("classic" here), compatible with the high-level consumer of Kafka 0.8.
-The members of its group watch each other in ZooKeeper, divide the partitions without a broker's
-help, and by default store their offsets in ZooKeeper. Kafka 4 gives the name "classic consumer" to
-another consumer, which uses JoinGroup.
-"""
+The members divide the partitions through ZooKeeper. Kafka 4's "classic consumer" is another one,
+which uses JoinGroup."""
 
 from pybroker.classic.consumer import ClassicConsumer
 from pybroker.classic.errors import (

@@ -1,9 +1,6 @@
-"""Computes the assignment of a group's partitions. Each member computes the whole assignment, from
-the same ZooKeeper nodes.
+"""Computes a group's assignment in each member, as the Scala consumer does.
 
-The strategies are exactly those of the Scala consumer. `roundrobin` sorts the partitions by a hash
-of the text `[topic,partition]`, as in the releases 0.8.2 to 0.10.1. Members with a later release
-hash another text, so they compute another assignment.
+`roundrobin` is that of the releases 0.8.2 to 0.10.1. Later releases compute another assignment.
 """
 
 from __future__ import annotations
@@ -36,9 +33,8 @@ class NoRoundRobin(PybrokerError):
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
-    """Return the assignment by the strategy `range`: in each topic, each stream gets consecutive
-    partitions. If the partitions do not divide evenly, each of the first streams gets one more.
-    `partitions` maps a topic to its partition numbers, ascending."""
+    """Return the assignment by the strategy `range`. `partitions` maps a topic to its partition
+    numbers, ascending."""
     found: Assignment = {}
     for topic, numbers in partitions.items():
         threads = sorted(_threads_of(streams, topic), key=_java_order)

@@ -1,9 +1,7 @@
-"""Committed offsets in the ZooKeeper nodes /consumers/<group>/offsets/<topic>/<partition>, as
-decimal text.
+"""Committed offsets in the ZooKeeper nodes /consumers/<group>/offsets/<topic>/<partition>.
 
-Each offset is written by one ZooKeeper transaction (multi), in the session that created the owner
-node. The transaction also checks that the owner node and the topic still exist. So a member with an
-expired session writes nothing, and a deleted topic gets no offset.
+The transaction (multi) that writes an offset also checks the owner node and the topic. So a member
+with an expired session writes nothing, and a deleted topic gets no offset.
 """
 
 from __future__ import annotations
@@ -23,12 +21,11 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The committed offsets of one partition. A new owner starts to read at `start`. `stored` is
-    the offset in the store to which this member commits. Each is None if no such offset is
-    committed.
+    """The committed offsets of one partition (None: not committed). A new owner starts to read at
+    `start`. `stored` is the offset in the store to which this member commits.
 
-    With offsets.storage=kafka and dual.commit.enabled, `stored` is the offset in Kafka, and `start`
-    is the larger of the offsets in Kafka and in ZooKeeper. Otherwise `start` equals `stored`.
+    The two differ only with dual.commit.enabled: `start` is then the larger of the offsets in Kafka
+    and in ZooKeeper.
     """
 
     start: int | None
@@ -74,10 +71,9 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store one offset for each partition: the offset in `exact`, or the consumed offset if
-        `exact` is None. An offset that is stored already is not written again. Return the
-        partitions that this member no longer owns. Raises CoordError if ZooKeeper did not confirm
-        every write."""
+        """Store one offset for each partition: the offset in `exact`, or the consumed offset.
+        Return the partitions that this member no longer owns. Raises CoordError if ZooKeeper did
+        not confirm every write."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),

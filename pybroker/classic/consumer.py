@@ -42,8 +42,8 @@ _LEAVE_S: Final = 5.0
 
 
 class ClassicConsumer:
-    """A consumer whose group coordinates itself through ZooKeeper, like the high-level consumer of
-    Kafka 0.8. Consumers of this class and of Kafka 0.8 may be members of the same group.
+    """A consumer whose group coordinates itself through ZooKeeper. Consumers of Kafka 0.8 may be
+    members of the same group.
 
         async with ClassicConsumer("localhost:2181", group_id="billing") as consumer:
             streams = await consumer.subscribe({"orders": 1})
@@ -117,8 +117,7 @@ class ClassicConsumer:
 
     async def close(self) -> None:
         """Leave the group. With auto.commit.enable, first commit the offsets of the consumed
-        records. A record counts as consumed when its stream is read again, or when `commit` is
-        called. Idempotent."""
+        records (see `Stream`). Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -157,11 +156,8 @@ class ClassicConsumer:
     # ---- subscription: one of these methods may be called, once
 
     async def subscribe(self, topics: Mapping[str, int] | Iterable[str]) -> dict[str, list[Stream]]:
-        """Join the group for these topics, each with a number of streams (default: one), and return
-        the streams of each topic. A topic may be created later.
-
-        Raises ConfigError, GroupIsCoordinated, RebalanceFailed.
-        """
+        """Join the group for these topics, each with a number of streams (default: one). A topic
+        may be created later. Raises ConfigError, GroupIsCoordinated, RebalanceFailed."""
         if isinstance(topics, str):
             topics = [topics]
         counts = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
@@ -180,10 +176,9 @@ class ClassicConsumer:
     async def subscribe_pattern(
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[Stream]:
-        """Join the group for all present and future topics with a matching name. Give either
-        `white_list`, which must match the whole name, or `black_list`, which must not. Each is a
-        regular expression, in which a comma means `|`. Return the streams. Each stream reads some
-        of the partitions of all these topics. Raises the errors of `subscribe`."""
+        """Join the group for all present and future topics whose whole name matches `white_list`,
+        or does not match `black_list`. Give one of the two: a regular expression, in which a comma
+        means `|`. Raises the errors of `subscribe`."""
         if white_list is not None and black_list is None:
             subscription = by_pattern(WHITE_LIST, white_list, streams)
         elif black_list is not None and white_list is None:
@@ -206,12 +201,14 @@ class ClassicConsumer:
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit `offsets`: for each partition the next offset to read. Without `offsets`, commit
-        for each owned partition the offset that follows the last returned record.
+        the offsets that follow the last returned records.
 
-        Raises NotOwned if this member does not own some of the partitions (the offsets of its own
-        partitions are committed); CoordError if ZooKeeper did not confirm the commit; with
-        offsets.storage=kafka, ClientError if the coordinator did not confirm it; ValueError for a
-        negative offset.
+        Raises:
+
+        - NotOwned if this member does not own some partitions. The other offsets are committed.
+        - CoordError or ClientError if ZooKeeper or the group coordinator did not confirm the
+          commit.
+        - ValueError for a negative offset.
         """
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
@@ -238,10 +235,9 @@ class ClassicConsumer:
             raise NotOwned([*missing, *(owned.topic_partition for owned in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset at which a new owner of the partition would start; None if no
-        offset is committed. Before `subscribe`, return the offset in ZooKeeper, even with
-        offsets.storage=kafka. Raises CoordError or MalformedNode; with offsets.storage=kafka also
-        ClientError."""
+        """Return the offset at which a new owner of the partition would start; None if no offset is
+        committed. Before `subscribe`, this is always the offset in ZooKeeper. Raises CoordError or
+        MalformedNode; with offsets.storage=kafka also ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(
             self._coord(), self.options.group_id, sessions_ended=lambda: 0

@@ -10,10 +10,9 @@ from pybroker.model import TopicPartition
 
 
 class RebalanceFailed(ClientError):
-    """The member could not get its partitions within the time limit of a rebalance:
-    rebalance.max.retries multiplied by rebalance.backoff.ms. The message and `__cause__` have the
-    reason. The member tries again when a ZooKeeper node that it watches changes, such as the node
-    of another member or of a topic."""
+    """The member did not get its partitions within rebalance.max.retries multiplied by
+    rebalance.backoff.ms, for the reason in the message. The member tries again when a watched
+    ZooKeeper node changes."""
 
     retriable = True
 

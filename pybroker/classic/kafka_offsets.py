@@ -1,10 +1,8 @@
-"""Committed offsets with offsets.storage=kafka: the group's coordinator stores them. With
-dual.commit.enabled, they are also stored in the group's ZooKeeper nodes.
+"""Committed offsets with offsets.storage=kafka: the group coordinator stores them.
 
-These commits have no member id, so the coordinator cannot reject a commit of a member that has lost
-its partitions. Therefore, before each commit the member syncs with ZooKeeper's leader and checks
-that it still owns the partitions. As in Kafka, the owner may still change between this check and
-the commit.
+The commits have no member id, so the coordinator cannot reject a commit of an earlier owner.
+Therefore the member checks its owner nodes in ZooKeeper before each commit. As in Kafka, the owner
+may still change after the check.
 """
 
 from __future__ import annotations
@@ -19,12 +17,8 @@ from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """The store of committed offsets for offsets.storage=kafka: the group coordinator stores the
-    offsets. The methods raise ClientError, and the errors of `OffsetStore`.
-
-    `nodes` is the offset store in ZooKeeper. Before each commit, `nodes.disowned` returns the
-    partitions that the member no longer owns. Their offsets are not committed.
-    """
+    """The store of committed offsets for offsets.storage=kafka. `nodes` is the offset store in
+    ZooKeeper. The methods raise ClientError, CoordError and MalformedNode."""
 
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int
@@ -39,9 +33,7 @@ class KafkaOffsets:
         """Held during a whole commit. Always acquired before the lock of `nodes`."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the progress of each partition. `stored` is the offset that the coordinator
-        stores. `start` equals `stored`, but with dual.commit.enabled `start` is the larger of
-        `stored` and the offset in ZooKeeper."""
+        """Return the progress of each partition, as `Progress` describes."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

@@ -1,9 +1,5 @@
 """The ZooKeeper nodes of a group below /consumers/<group>: the members, and the owners of
-partitions.
-
-All nodes that this module creates are ephemeral. After a lost reply the member reads the node to
-find out whether the write was applied.
-"""
+partitions. Both are ephemeral."""
 
 from __future__ import annotations
 
@@ -81,9 +77,9 @@ class GroupNodes:
         await self._delete_own(paths.group_member(self._group_id, consumer_id))
 
     async def look(self, consumer_id: str, watch: Watch, *, all_topics: bool) -> GroupView:
-        """Return the group's members and topics, and set `watch` for changes of their nodes. The
-        topics are those to which this member subscribes; with `all_topics`, those to which any
-        member subscribes. Raises GroupIsCoordinated."""
+        """Return the group's members and topics, and set `watch` for their changes. Unless
+        `all_topics`, return only topics to which this member subscribes. Raises
+        GroupIsCoordinated."""
         members = await self._members(watch)
         names: list[str] = []
         if any(member.is_pattern for member in members.values()):

@@ -16,9 +16,8 @@ from pybroker.records.consumed import ConsumerRecord
 class OwnedPartition:
     """One owned partition, from the creation of its owner node to its release.
 
-    `stored` is the offset in the group's node (None: no node), `consumed` the first offset that a
-    new owner has to read, `in_hand` the offset after the records that the stream returned last.
-    Invariant: `stored` <= `consumed` <= `in_hand`, if they are not None.
+    `stored` is the committed offset. `consumed` is the first offset that a new owner has to read.
+    `in_hand` is the offset after the records that the stream returned last.
     """
 
     topic_partition: TopicPartition

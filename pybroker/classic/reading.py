@@ -28,11 +28,11 @@ _WAIT_MS = 60_000
 
 
 class Reader:
-    """Reads the owned partitions. Owns a `Consumer` and a task, from `start` to `close`.
+    """Reads the owned partitions between `start` and `close`.
 
-    `deliver` is called with each owned partition that has new records. `on_start_found` is called
-    when a partition without a valid offset has got a start position from auto.offset.reset.
-    `on_failure` is called with an error that ends all reading.
+    `deliver` receives each partition that has new records. `on_start_found` is called when
+    auto.offset.reset has set a start position. `on_failure` receives an error that ends all
+    reading.
     """
 
     def __init__(
@@ -178,13 +178,9 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Seek to the start or the end of the partition's log, as auto.offset.reset says. Call this
-        if the partition has no valid offset.
-
-        Start a task that looks up the offset of the new position. If `owned.consumed` is None, the
-        task sets it to this offset. The partition's next owner then starts at this offset, even if
-        this owner reads no record.
-        """
+        """Seek to the position that auto.offset.reset gives. If `owned.consumed` is None, a task
+        sets it to the new offset: the next owner must start there even if this owner reads no
+        record."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

@@ -1,11 +1,10 @@
-"""The rebalance of a member: it computes the assignment, releases the partitions that are no longer
-assigned to it, and creates the owner nodes of its new partitions.
+"""The rebalance of a member: it computes the assignment, releases partitions, and creates the owner
+nodes of its new partitions.
 
-A member reads a partition only after it has created the owner node. It removes the node only after
-it has stored the offset of the consumed records. Three things differ from Scala consumers in the
-same group. The member continues to read its remaining partitions during a rebalance. It reads the
-committed offsets after it has created the owner nodes. If another member still owns one of the new
-partitions, the rebalance is repeated as soon as that member has released the partition.
+The order matters. The member first creates the owner node, then reads the committed offset, then
+reads the partition. With auto.commit.enable, the member commits the consumed offset before it
+removes the owner node. Unlike a Scala consumer, the member continues to read its remaining
+partitions.
 """
 
 from __future__ import annotations
@@ -126,9 +125,8 @@ class Rebalancer:
         self._settled.set()
 
     def lost(self, owned_partitions: Collection[OwnedPartition]) -> None:
-        """Stop reading these partitions, because their owner nodes or topics were deleted. Start a
-        rebalance. The rebalance creates the owner nodes again if the partitions are still assigned
-        to this member."""
+        """Stop reading these partitions, because their owner nodes or topics were deleted, and
+        start a rebalance."""
         for owned in owned_partitions:
             if self.held.get(owned.topic_partition) is owned:
                 owned.shut()
@@ -163,9 +161,9 @@ class Rebalancer:
                 self._on_outcome(None)
 
     async def rebalance(self) -> None:
-        """Compute the assignment from the present nodes, and own exactly the partitions that it
-        gives to this member. Raises GroupIsCoordinated. Raises RebalanceFailed if this takes
-        longer than rebalance.max.retries multiplied by rebalance.backoff.ms."""
+        """Own exactly the partitions that the assignment gives to this member. Raises
+        GroupIsCoordinated. Raises RebalanceFailed if this takes longer than rebalance.max.retries
+        multiplied by rebalance.backoff.ms."""
         limit_ms = self._options.rebalance_max_retries * self._options.rebalance_backoff_ms
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None
@@ -357,9 +355,8 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
 
 
 def _must_release(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
-    """Whether the member has to release the partition: `wanted` does not assign it to the same
-    stream, or its topic was deleted or recreated. If the topic was deleted or recreated, also set
-    `owned.released`, so that the member commits no more offsets of the old topic."""
+    """Return whether the member has to release the partition. If the topic was deleted or
+    recreated, also set `owned.released`, so that the member commits no offset of the old topic."""
     key = owned.topic_partition
     topic = view.topics.get(key.topic)
     if topic is None or topic.czxid != owned.topic_czxid:

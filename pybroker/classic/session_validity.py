@@ -1,8 +1,5 @@
-"""Whether this member still owns its partitions, according to its ZooKeeper session.
-
-If ZooKeeper has not answered for some time, other members may own the partitions already. The
-streams then return no records.
-"""
+"""Whether this member still owns its partitions. If ZooKeeper has not answered for some time, other
+members may own them, and the streams return no records."""
 
 from __future__ import annotations
 
@@ -19,12 +16,11 @@ _RETRY_S: Final = 0.1
 
 
 class SessionValidity:
-    """Tracks whether one member's ZooKeeper session is valid. `sessions_ended` is the number of the
-    member's sessions that have ended so far.
+    """Tracks whether one member's ZooKeeper session is valid. `sessions_ended` counts the member's
+    ended sessions.
 
-    `on_expired` is called at once when a session has ended. `on_connected` is called when the
-    connection is restored, in the old or a new session. `on_certain` is called after `find_out`,
-    once it is certain that no other member owns this member's partitions.
+    `on_expired` is called when a session has ended. `on_connected` is called when the connection is
+    restored, in the old or a new session. `on_certain` is called when `find_out` has succeeded.
     """
 
     def __init__(

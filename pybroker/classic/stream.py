@@ -29,14 +29,14 @@ class Certainty(Protocol):
 
 
 class Stream:
-    """A stream of the records of some owned partitions, in order in each partition.
+    """The records of some owned partitions, in order in each partition.
 
         async for record in stream:
             print(record.topic, record.partition, record.offset, record.value)
 
     One task at a time may read. A record counts as consumed when the task reads the next records,
-    or calls `ClassicConsumer.commit`. If the member dies or loses the partition before that, the
-    next owner reads the record again.
+    or calls `ClassicConsumer.commit`. Until then, a new owner of the partition reads the record
+    again.
     """
 
     def __init__(
@@ -67,12 +67,11 @@ class Stream:
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records by partition, at most `max_records` in total; {} if no record arrives
-        within `timeout_ms`. The records that earlier calls returned count as consumed from now on.
+        """Return at most `max_records` records; {} if none arrives within `timeout_ms`. The records
+        of earlier calls now count as consumed.
 
-        Raises RebalanceFailed while the member cannot get its partitions; GroupIsCoordinated if the
-        group's members use JoinGroup; DamagedRecords for a damaged batch; ResponseError for an
-        error code that is not retriable.
+        Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated,
+        DamagedRecords, ResponseError for an error that is not retriable.
         """
         self._settle()
         deadline = Deadline(self._clock, timeout_ms)

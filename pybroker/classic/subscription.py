@@ -30,9 +30,8 @@ class Subscription:
         return self.kind != STATIC
 
     def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
-        """Return the number of streams for each subscribed topic. `topics` are all existing
-        topics. A subscription by name also includes topics that do not exist yet. A subscription
-        by pattern excludes internal topics if `exclude_internal`. Raises ConfigError for an
+        """Return the number of streams for each subscribed topic. `topics` (all existing topics)
+        and `exclude_internal` concern only a subscription by pattern. Raises ConfigError for an
         invalid pattern."""
         if not self.is_pattern:
             return dict(self.counts)
@@ -64,9 +63,8 @@ def by_names(counts: Mapping[str, int]) -> Subscription:
 
 
 def by_pattern(kind: str, expression: str, count: int) -> Subscription:
-    """Return a subscription by pattern with `count` streams. `kind` says whether matching topics
-    are read or excluded. `expression` is a regular expression for whole names; it may have several
-    patterns, separated by commas. Raises ConfigError."""
+    """Return a subscription with `count` streams. `kind` is WHITE_LIST or BLACK_LIST. `expression`
+    is a regular expression for whole names, in which a comma means `|`. Raises ConfigError."""
     if count < 1:
         raise ConfigError([f"the pattern subscription has {count} streams, expected 1 or more"])
     plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)
@@ -75,9 +73,8 @@ def by_pattern(kind: str, expression: str, count: int) -> Subscription:
 
 
 def as_registered(registration: ConsumerRegistration) -> Subscription:
-    """Return the subscription in a member's node. If the node's field `pattern` is white_list or
-    black_list and the node has one text, this text is a regular expression. In all other cases the
-    texts are topic names, as in Kafka."""
+    """Return the subscription in a member's node. As in Kafka, the subscription is a pattern only
+    if the field `pattern` is white_list or black_list and the node has exactly one text."""
     kind = registration.pattern
     if kind not in (WHITE_LIST, BLACK_LIST) or len(registration.subscription) != 1:
         kind = STATIC

@@ -1,6 +1,5 @@
-"""The records that the producer has not sent yet: for each partition a queue of batches, in the
-order of `send`. The last batch accepts more records. All times are in seconds of the monotonic
-clock."""
+"""The producer's unsent records: for each partition a queue of batches, in the order of `send`. All
+times are in seconds of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -22,15 +21,13 @@ from pybroker.records.record_buffer import RecordBuffer
 class ProducerBatch:
     """A batch of records for one partition.
 
-    Batches are sent in the order of `ordinal`. If a batch is split, `halves` are the two new
-    batches. The `ordinal` of each half is the `ordinal` of the split batch with one more element, 0
-    or 1. `base_sequence` is -1 until an idempotent producer first sends the batch, and does not
-    change at a retry. `maybe_written`: an earlier attempt may have written the batch to the log.
-    `expired`: the records have failed, but a request with the batch is still in flight.
-
-    `records` are the encoded records. Compression writes them to `payload` and empties `records`.
-    `memory` is the number of bytes taken from the memory budget. `outcome` is None until the batch
-    is delivered or has failed.
+    - `ordinal`: batches are sent in this order. The `halves` of a split batch append 0 or 1.
+    - `base_sequence`: -1 until an idempotent producer first sends the batch. A retry keeps it.
+    - `maybe_written`: an earlier attempt may have written the batch to the log.
+    - `expired`: the records have failed, but a request with the batch is in flight.
+    - `payload`: the compressed `records`.
+    - `memory`: bytes taken from the memory budget.
+    - `outcome`: None until the batch is delivered or has failed.
     """
 
     topic_partition: TopicPartition
@@ -71,9 +68,8 @@ class ProducerBatch:
         return self.outcome is not None
 
     def at(self, index: int) -> tuple[ProducerBatch, int]:
-        """Find the record that had the index `index` in this batch. Return the batch that now
-        contains the record, and the record's index in that batch. If this batch was not split,
-        return this batch and `index`."""
+        """Return the batch that now contains the record with the index `index` in this batch, and
+        the record's index there. Both may differ after a split."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -109,9 +105,8 @@ class ProducerBatch:
 
     @property
     def may_be_split(self) -> bool:
-        """Return whether the batch may be split after the broker refuses it as too large. A batch
-        with sequence numbers must stay whole if an earlier attempt may have written it. A broker
-        would not recognize its halves as duplicates."""
+        """Return whether the batch may be split. A batch with sequence numbers that may have been
+        written must stay whole, because a broker would not recognize its halves as duplicates."""
         is_known_again = self.has_sequence and self.maybe_written
         return self.count > 1 and not self.expired and not is_known_again
 
@@ -137,9 +132,8 @@ class Appended:
 
 
 class PartitionQueue:
-    """The batches of one partition. `waiting` are the batches to send, oldest first. `in_flight`
-    are the batches in requests that have no response yet. `last` is the newest batch. If `last` is
-    not closed, it is also the last batch in `waiting`, and accepts more records."""
+    """The batches of one partition: `waiting` to be sent, oldest first, or `in_flight` without a
+    response. `last` is the newest batch, and accepts records until it is closed."""
 
     __slots__ = (
         "_bytes_before", "in_flight", "last", "next_ordinal", "sequences", "topic_partition",
@@ -219,9 +213,8 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """The unsent and unacknowledged batches of a producer, in one queue for each partition. Only
-    the last batch of a queue accepts records. `flushing` is the number of running `flush` calls.
-    While a `flush` call runs, batches are sent without waiting for linger.ms."""
+    """The unacknowledged batches of a producer, in one queue for each partition. `flushing` is the
+    number of running `flush` calls; above 0, batches do not wait for linger.ms."""
 
     def __init__(
         self, *, batch_size: int, linger_s: float, idempotent: bool, in_flight_max: int
@@ -254,9 +247,8 @@ class Accumulator:
         headers: Iterable[tuple[str, Buffer | None]],
         now: float,
     ) -> Appended:
-        """Add a record to the last batch of `queue`. If this batch is closed or has no room, begin
-        a new batch with the record. Raises the errors of `RecordBuffer.append`; the queue then
-        stays unchanged."""
+        """Add a record to the last batch of `queue`, or to a new batch. Raises the errors of
+        `RecordBuffer.append`; the queue then stays unchanged."""
         last = queue.last
         if last is not None and not last.closed:
             index = last.records.append(timestamp, key, value, headers, self.records_max)
@@ -327,12 +319,7 @@ class Accumulator:
         ]
 
     def _due(self, queue: PartitionQueue) -> float:
-        """Return the time at which the oldest waiting batch may be sent:
-
-        - after a failed attempt: at the end of the backoff;
-        - if the batch is full, or a `flush` call runs: at once;
-        - otherwise: linger.ms after the batch was created.
-        """
+        """Return the time at which the oldest waiting batch may be sent."""
         batch = queue.waiting[0]
         if batch.attempts:
             return batch.next_try
@@ -365,9 +352,8 @@ class Accumulator:
         )
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch, records: Sequence[Record]) -> None:
-        """Replace `batch`, which is in flight and too large for the broker, with two waiting
-        batches without sequence numbers. Each gets half of `records`, which are all records of
-        `batch` (at least two)."""
+        """Replace `batch`, which is in flight, with two waiting batches without sequence numbers.
+        `records` are all records of `batch`, at least two."""
         queue.in_flight.remove(batch)
         middle = len(records) // 2
         first, second = (

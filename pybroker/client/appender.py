@@ -53,9 +53,8 @@ def _join_nothing(*_: object) -> None:
 
 
 class Appender:
-    """Appends records to the batches of an accumulator. `filled` becomes true when a record fills
-    its batch. The producer sets `filled` to false when the producer yields to the event loop.
-    `check_running` raises Closed if the producer accepts no records."""
+    """Appends records to an accumulator's batches. `filled` becomes true when a record fills its
+    batch. The producer resets `filled` when yielding to the event loop."""
 
     def __init__(
         self,
@@ -124,9 +123,8 @@ class Appender:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Delivery | CheckedRecord:
-        """Serialize and check a record that `join` could not append. If the last batch of its
-        partition has room, append the record and return its `Delivery`. Otherwise return the
-        checked record for `wait_and_append`. Raises SerializationFailed."""
+        """Serialize and check a record that `join` could not append. Return a `Delivery` if this
+        call appends the record. Raises SerializationFailed."""
         if self._serializers is not None:
             key, value = self._serializers.record(topic, headers, key, value, partition)
             delivery = self._open_batches.append(
@@ -183,9 +181,8 @@ class Appender:
     async def append_many(
         self, bulk: BulkAppend, partition: int | None, give_way: Callable[[], Awaitable[None]]
     ) -> None:
-        """Append all records of `bulk` to `partition`. If `partition` is None, the partitioner
-        selects a partition for each record. Call `give_way` from time to time, so that other tasks
-        run."""
+        """Append all records of `bulk`. If `partition` is None, the partitioner selects. `give_way`
+        lets other tasks run."""
         self._check_running()
         number = None if self._transactions is None else self._transactions.check_open("send_many")
         self.use(bulk.topic)
@@ -278,11 +275,8 @@ class Appender:
         self._used[topic] = self._clock.monotonic()
 
     def is_idle(self, topic: str) -> bool:
-        """Return whether metadata requests may omit the topic. This is so if both hold:
-
-        - no record was sent to the topic for the larger of metadata.max.idle.ms and max.block.ms;
-        - no batch of the topic waits or is in flight.
-        """
+        """Return whether metadata requests may omit the topic: no batch waits or is in flight, and
+        no record was sent for max(metadata.max.idle.ms, max.block.ms)."""
         idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
         limit_s = max(self._options.metadata_max_idle_ms, self._options.max_block_ms) / 1_000
         if idle_s <= limit_s or self._accumulator.holds(topic):

@@ -21,12 +21,9 @@ _INT32_BYTES: Final = 4
 
 
 def arrow_schema(*, headers: bool = False) -> Schema:
-    """Return the schema of the record batches from `record_batch`, as in Spark's Kafka source.
-
-    The columns are: key (binary), value (binary), topic (string), partition (int32), offset
-    (int64), timestamp (microseconds, UTC), timestampType (int32; 0: set by the producer, 1: set by
-    the leader) and headers (a list of pairs of key and value). Raises ImportError without pyarrow.
-    """
+    """Return the schema of `record_batch`: the columns of Spark's Kafka source. `timestamp` is in
+    microseconds (UTC). `timestampType` is 0 (CreateTime) or 1 (LogAppendTime). Raises ImportError
+    without pyarrow."""
     found: Schema = _pyarrow().schema(
         [(name, kind) for name, kind in _types().items() if headers or name != "headers"]
     )
@@ -36,13 +33,9 @@ def arrow_schema(*, headers: bool = False) -> Schema:
 def record_batch(
     topic: str, partition: int, columns: Columns, names: Sequence[str] | None = None
 ) -> RecordBatch:
-    """Return an Arrow record batch of the records in `columns`, which are from one partition. Keys,
-    values and headers are not copied. `names` selects the columns of the record batch and their
-    order (None: all columns for which `columns` has data).
-
-    Raises ValueError if a name is not in `arrow_schema`, or if `columns` has no data for this name.
-    Raises ImportError without pyarrow.
-    """
+    """Return the records of one partition as an Arrow record batch. Keys, values and headers are
+    not copied. `names` selects and orders the columns (None: all in `columns`). Raises ValueError
+    for a name that `columns` lacks; ImportError without pyarrow."""
     built = {
         "key": columns.keys,
         "value": columns.values,
@@ -73,9 +66,8 @@ def record_batch(
 
 
 def keys_and_values(batch: RecordBatch) -> tuple[ArrowColumn | None, ArrowColumn]:
-    """Return the columns "key" (None if missing) and "value", without copying the data. Text
-    becomes UTF-8. Raises ValueError in these cases: the column "value" is missing, a column is
-    neither binary nor text, or there is any other column."""
+    """Return the columns "key" (None if missing) and "value", without a copy. Raises ValueError for
+    a missing "value", another column, or a column neither binary nor text."""
     names = batch.schema.names
     extra = sorted(set(names) - {"key", "value"})
     if "value" not in names or extra:
@@ -100,8 +92,8 @@ def _column_of(batch: RecordBatch, name: str) -> ArrowColumn:
 
 @functools.cache
 def _offset_bytes() -> dict[DataType, int]:
-    """Return the Arrow types that a column of keys or values may have. Each type is mapped to the
-    size in bytes of one offset in the column's offsets buffer."""
+    """Return the Arrow types allowed for keys and values, each with the size of one offset in
+    bytes."""
     arrow = _pyarrow()
     return {
         arrow.binary(): 4, arrow.string(): 4, arrow.large_binary(): 8, arrow.large_string(): 8,

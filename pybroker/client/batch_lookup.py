@@ -1,9 +1,5 @@
-"""Finds the batch that contains a given offset, and returns the base offset of the batch. Each
-lookup is a Fetch of one batch from the partition's leader.
-
-`spark/splits.py` splits a range of offsets into pieces. A piece begins at a base offset if
-possible, so that no batch is in two pieces and decoded twice.
-"""
+"""Finds the base offset of the batch that contains an offset, by a Fetch of one batch.
+`spark/splits.py` begins pieces at base offsets if possible, so that no batch is decoded twice."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ T = TypeVar("T")
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new event loop, and return its result. `work` returns the coroutine. If
-    an event loop already runs in this thread, the new loop runs in another thread, and the old loop
-    is blocked until the coroutine ends."""
+    """Run the coroutine of `work` on a new event loop, and return its result. A running event loop
+    of this thread is blocked meanwhile."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

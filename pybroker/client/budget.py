@@ -7,9 +7,8 @@ from collections import deque
 
 
 class MemoryBudget:
-    """A limited number of bytes for unsent records. Waiting calls of `take` get their bytes in the
-    order of the calls, so that small records cannot starve a large record. Invariant: 0 <= used <=
-    limit."""
+    """A limited number of bytes for unsent records: 0 <= used <= limit. `take` serves calls in
+    order, so that small records cannot starve a large record."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

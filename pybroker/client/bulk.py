@@ -63,9 +63,8 @@ class BulkAppend:
         return Deliveries(self._timestamp, self._places, self._runs)
 
     def append(self, route: Route, partition: int | None, room: int, now: float) -> int:
-        """Append records of at most `room` bytes to `partition`. If `partition` is None, the
-        partitioner selects a partition for each record. `now` is in seconds of the monotonic clock.
-        Return the appended size in bytes."""
+        """Append records of at most `room` bytes, and return their size. If `partition` is None,
+        the partitioner selects. `now` is in seconds (monotonic clock)."""
         numbers: Sequence[int] = range(route.partition_count) if partition is None else [partition]
         buffers: list[RecordBuffer | None] = [None] * len(numbers)
         chosen = self.chosen if partition is None else None
@@ -111,10 +110,8 @@ class BulkAppend:
     def _next_buffer(
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
-        """Return the buffer of the partition's last batch. Begin a new batch and return its buffer
-        if the partition has no batch, if the last batch is closed, or if the last batch's buffer is
-        full. `full` is a buffer into which the next record did not fit (None: no such buffer). This
-        buffer also counts as full."""
+        """Return the buffer of the partition's last batch, or of a new batch if the last batch has
+        no room. The next record did not fit into `full`."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

@@ -19,8 +19,8 @@ _TIMESTAMP_MAX: Final = 2**63 - 1
 
 
 class CheckedRecord(NamedTuple):
-    """A checked record. `timestamp` is in ms since 1970; None means the time at which the record is
-    appended. `size_max` is an upper bound of the size of the record in a batch, in bytes."""
+    """A checked record. `timestamp` is in ms since 1970 (None: the append time). `size_max` is the
+    maximum size in bytes."""
 
     timestamp: int | None
     key: bytes | None
@@ -41,9 +41,9 @@ def checked_record(
 def checked_columns(
     values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None
 ) -> tuple[ByteColumn, ByteColumn | None, int]:
-    """Return the values as a column of bytes, the keys as a column of bytes, and the size in bytes
-    of the largest record (key and value). Raises TypeError if a key or value is not bytes or None;
-    ValueError if the columns differ in length."""
+    """Return the values, the keys, and the size in bytes of the largest record (key and value).
+    Raises TypeError if a key or value is not bytes or None; ValueError if the columns differ in
+    length."""
     value_column = values if isinstance(values, ArrowColumn) else list(values)
     key_column = keys if keys is None or isinstance(keys, ArrowColumn) else list(keys)
     _, largest = record_bytes(value_column, key_column)

@@ -56,9 +56,8 @@ class Connector(Protocol):
 
 @dataclass(slots=True)
 class _Link:
-    """The connection to one address, or the last failure to connect. `failures` counts failed
-    attempts since the last success. No attempt starts before `next_try`, in seconds of the
-    monotonic clock."""
+    """The connection to one address. `failures` counts failed attempts since the last success. No
+    attempt starts before `next_try` (monotonic seconds)."""
 
     connection: Connection | None = None
     opening: asyncio.Task[None] | None = None
@@ -73,9 +72,8 @@ class _Link:
 
 
 class Cluster:
-    """A client's connections to the brokers of a cluster, from `start` to `close`. `view` has the
-    latest metadata. Listeners are called after each metadata refresh and each attempt to connect,
-    and must not block."""
+    """A client's connections to the brokers, and the latest metadata (`view`). Listeners are called
+    after each metadata refresh or connection attempt, and must not block."""
 
     def __init__(
         self,
@@ -87,9 +85,8 @@ class Cluster:
         is_idle: Callable[[str], bool] = lambda _: False,
         connector: Connector = Connection.open,
     ) -> None:
-        """`is_idle` is called with a topic that was passed to `watch`, and returns whether metadata
-        requests may omit this topic from now on. `auto_create_topics` lets brokers create topics
-        that were passed to `watch` and do not exist."""
+        """`is_idle` returns whether metadata requests may omit a watched topic from now on.
+        `auto_create_topics` lets brokers create missing watched topics."""
         self.options = options
         self.clock = clock
         self.rng = rng
@@ -284,12 +281,10 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the open connection to the broker; None if no connection is open. If no
-        connection is open, also begin to connect in the background. Do not begin during the backoff
-        after a failed attempt.
+        """Return the open connection to the broker. Without one, return None and connect in the
+        background, except during the backoff.
 
-        A broker responds to the requests of one connection in their order. A request that may wait
-        long therefore uses a separate connection, named `lane`.
+        A request that may wait long needs its own `lane`: a broker responds in order.
         """
         node = self.view.nodes.get(node_id)
         if node is None:
@@ -345,16 +340,10 @@ class Cluster:
         return failure
 
     def _addresses(self) -> list[Address]:
-        """Return the addresses of all brokers in the order in which to try them.
-
-        The first group is the addresses with an open connection, the second group all others. In
-        each group, the address whose last metadata request is the oldest comes first. The brokers
-        are asked in turn, because an isolated broker may return outdated leaders.
-
-        If the last requested refresh did not change the metadata, all connected brokers may be
-        isolated. In this case, addresses to which the client has never tried to connect are also in
-        the first group.
-        """
+        """Return all addresses in the order in which to try them: connected addresses first; in
+        each group, the address asked for metadata longest ago first. An isolated broker may return
+        outdated leaders. So after a requested refresh without any change, untried addresses count
+        as connected."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)

@@ -1,11 +1,6 @@
-"""A TCP connection to a broker. It sends requests, and receives the responses in the same order.
-
-The connection does no retries. It ends at the first invalid response, at the first response that is
-too late, and when the broker closes it. An ended connection is never reopened.
-
-A connection has no task: when bytes arrive, the event loop calls it. One timer serves the time
-limits of all requests in flight.
-"""
+"""A TCP connection to a broker, without retries. At the first invalid or late response, the
+connection ends for good. The event loop calls the connection when bytes arrive: a connection has no
+task."""
 
 from __future__ import annotations
 
@@ -190,13 +185,11 @@ class Connection:
         timeout_s: float,
         version: int | None = None,
     ) -> Deferred[AnswerT]:
-        """Write a request, in `version` (None: the highest version that both sides support). Return
-        a Deferred of the response, a message of the type `answer`. The Deferred is set in the
-        iteration of the event loop in which the response arrives. If the Deferred is not awaited,
-        the response is dropped.
+        """Write a request in `version` (None: the highest that both sides support), and return a
+        Deferred of the response.
 
-        The call raises NotConnected or UnsupportedByBroker. The Deferred raises ConnectionLost, or
-        RequestTimedOut if no response has arrived `timeout_s` seconds after the call.
+        Raises NotConnected, UnsupportedByBroker. The Deferred raises ConnectionLost, or
+        RequestTimedOut after `timeout_s`.
         """
         chosen = self.version_of(key) if version is None else version
         pending = self._write(APIS[key], chosen, request, timeout_s)
@@ -265,9 +258,8 @@ class Connection:
         self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
-        """Close the connection if a response is too late, even if no task waits for this response.
-        The broker responds in the order of the requests, so all later responses would be late too.
-        If no response is late, set the timer again."""
+        """Close the connection if a response is late: the broker responds in order, so all later
+        responses would be late too."""
         self._timer = None
         now = self._loop.time() + _TIMER_EARLY_S
         late = [pending for pending in self._pending if pending.deadline <= now]
@@ -387,9 +379,8 @@ class Connection:
         pending.answer.set_result(frame)
 
     def _abort(self) -> None:
-        """Close the connection at once and discard all unsent bytes. The operating system must not
-        send them later, because the client may already have repeated their requests on another
-        connection."""
+        """Close the connection at once and discard unsent bytes: the client may already have
+        repeated these requests on another connection."""
         if not self._writer.is_closing():  # a closed socket's number may belong to another
             taken = self._writer.get_extra_info("socket")
             with suppress(OSError):  # macOS refuses if the broker has closed it

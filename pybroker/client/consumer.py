@@ -47,19 +47,17 @@ class Consumer(Generic[Key_co, Value_co]):
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    The consumer subscribes to `topics` when it starts. For a pattern or callbacks call `subscribe`.
-    The other keyword arguments are those of `ConsumerKeywords`. One task at a time may read. The
-    reading calls `getmany`, `poll_arrow`, `getone` and `async for` also complete rebalances, so a
-    consumer that makes no reading call for max.poll.interval.ms leaves its group.
+    The other keyword arguments are those of `ConsumerKeywords`. For a pattern or callbacks call
+    `subscribe`. One task at a time may read. A consumer that does not read (`getmany`,
+    `poll_arrow`, `getone`, `async for`) for max.poll.interval.ms leaves its group.
 
-    `key_deserializer` and `value_deserializer` compute `record.key` and `record.value` from the
-    bytes of the key or value (None for null). Each is a function of the bytes, or an object with a
-    method `deserialize(topic, data)` or `deserialize(topic, headers, data)`. A deserializer is
-    called when the application first reads the attribute. If the deserializer raises an error,
-    reading the attribute raises DeserializationFailed. `poll_arrow` does not use deserializers.
+    A deserializer is a function of the bytes (None for null), or an object with a method
+    `deserialize(topic, data)` or `deserialize(topic, headers, data)`. The first access to
+    `record.key` or `record.value` calls the deserializer. If the deserializer fails, the access
+    raises DeserializationFailed. `poll_arrow` uses no deserializers.
 
     With enable.auto.commit, a record counts as processed when the next record is requested. If an
-    exception ends the `async with` block, the records of the last reading call are not committed.
+    exception ends the `async with` block, the last returned records are not committed.
     """
 
     def __init__(
@@ -74,12 +72,9 @@ class Consumer(Generic[Key_co, Value_co]):
         rng: Rng | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        """Parse the options. `on_metrics` is a plain or an async function that gets the metrics
-        every statistics.interval.ms, and at the end of `close`.
-
-        Raises ConfigError with all invalid options. `topics` must be a list of one or more names,
-        and needs the option group_id.
-        """
+        """Parse the options. `on_metrics`, a plain or an async function, gets the metrics every
+        statistics.interval.ms and at the end of `close`. Raises ConfigError with all invalid
+        options, and for `topics` that are empty or have no group_id."""
         faults: list[str] = []
         deserializers = Deserializers.of(key_deserializer, value_deserializer, faults)
         self.options = parse_options(ConsumerOptions, options, bootstrap_servers, faults)
@@ -114,9 +109,9 @@ class Consumer(Generic[Key_co, Value_co]):
         self._closer: asyncio.Task[object] | None = None
 
     async def start(self) -> None:
-        """Connect to one of the bootstrap brokers. Subscribe to the `topics` of the constructor,
-        unless `subscribe` was called before. Raises NoBrokers after bootstrap.timeout.ms;
-        SubscriptionConflict if the constructor got `topics` and `assign` was called."""
+        """Connect to a bootstrap broker, and subscribe to the constructor's `topics` unless already
+        subscribed. Raises NoBrokers after bootstrap.timeout.ms; SubscriptionConflict for `topics`
+        after `assign`."""
         try:
             await self._cluster.start()
             if self._topics is not None and not self._is_subscribed:
@@ -176,13 +171,11 @@ class Consumer(Generic[Key_co, Value_co]):
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Subscribe to these topics, or to all topics whose full name matches the pattern. A new
-        subscription replaces the old subscription and its callbacks. The next call that reads joins
-        the group. A rebalance calls the methods of `listener`, or the given callbacks.
+        """Subscribe to these topics, or to all whose full name matches `pattern`, in place of an
+        earlier subscription. The next reading call joins the group.
 
-        Raises SubscriptionConflict if partitions were assigned with `assign`, or group.id is not
-        set. Raises ValueError if both or neither of `topics` and `pattern` are given, or if both a
-        `listener` and callbacks are given.
+        Raises SubscriptionConflict after `assign`, or without group.id. Raises ValueError for both
+        or neither of `topics` and `pattern`, and for a `listener` with callbacks.
         """
         callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
         if listener is not None:
@@ -225,10 +218,9 @@ class Consumer(Generic[Key_co, Value_co]):
         return topics or frozenset()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, independent of other consumers. Partitions that were
-        already assigned keep their position. A new partition starts at the group's committed
-        offset; if there is none, auto.offset.reset decides. Call `seek` to start elsewhere. Raises
-        SubscriptionConflict."""
+        """Read exactly these partitions. A partition that was already assigned keeps its position.
+        A new partition starts at the group's committed offset, otherwise by auto.offset.reset.
+        Raises SubscriptionConflict while subscribed."""
         chosen = [TopicPartition(*item) for item in partitions]
         if self._is_subscribed:
             raise SubscriptionConflict(
@@ -263,9 +255,9 @@ class Consumer(Generic[Key_co, Value_co]):
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Seek these partitions (none given: all assigned ones) to the first record with this
-        timestamp (ms since 1970) or a later one. A partition without such a record is set to the
-        log end. Raises NotAssigned, and the errors of `offsets_for_times`."""
+        """Seek these partitions (none given: all assigned) to the first record at or after this
+        time (ms since 1970), otherwise to the log end. Raises NotAssigned, and the errors of
+        `offsets_for_times`."""
         chosen = [TopicPartition(*item) for item in partitions] or [*self._fetcher.readers]
         self._fetcher.chosen(chosen)
         found = await self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
@@ -332,15 +324,16 @@ class Consumer(Generic[Key_co, Value_co]):
     async def commit(
         self, offsets: GivenOffsets | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Commit `offsets` (None: the positions of all assigned partitions). Each offset is that of
-        the next record to read. The call first waits for earlier commits. `timeout_ms` None:
-        default.api.timeout.ms.
+        """Commit `offsets` (None: all positions) after earlier commits. Each offset is that of the
+        next record to read. `timeout_ms` None: default.api.timeout.ms.
 
-        Raises CommitFailed if other members may own the partitions. Raises RebalanceInProgress (a
-        subclass of CommitFailed) during a rebalance: call `getmany`, then commit the offsets of the
-        partitions that are still assigned. Raises FencedInstance if another member with the same
-        group.instance.id has replaced this consumer. Raises DeadlinePassed after the time limit,
-        ResponseError for other errors of the coordinator, and ValueError for a negative offset.
+        Raises:
+
+        - CommitFailed if other members may own the partitions.
+        - RebalanceInProgress during a rebalance.
+        - FencedInstance if another member has replaced this consumer.
+        - DeadlinePassed; ResponseError for other errors of the coordinator.
+        - ValueError for a negative offset.
         """
         group = self._need_group("commit")
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -372,14 +365,12 @@ class Consumer(Generic[Key_co, Value_co]):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[Key_co, Value_co]]]:
-        """Return the next records of these partitions (none given: all assigned ones), at most
-        `max_records` in total (None: max.poll.records); {} if no record arrives within
-        `timeout_ms`.
+        """Return the next records of these partitions (none given: all assigned), in total at most
+        `max_records` (None: max.poll.records); {} if none arrives within `timeout_ms`.
 
-        If a partition cannot be read, raises OffsetUnavailable, DamagedRecords or a ResponseError
-        that is not retriable. To read on, pause the partition or seek to another offset. Raises
-        SubscriptionConflict without a subscription or assignment. Raises NotAssigned if a given
-        partition is not assigned, or is revoked during the call.
+        Raises OffsetUnavailable, DamagedRecords or ResponseError if a partition cannot be read:
+        pause the partition or seek. Raises SubscriptionConflict without a subscription or
+        assignment; NotAssigned if a given partition is not assigned or is revoked.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._reading.records(timeout_ms, limit, partitions)
@@ -387,10 +378,9 @@ class Consumer(Generic[Key_co, Value_co]):
     async def poll_arrow(
         self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False
     ) -> dict[TopicPartition, RecordBatch]:
-        """Return the next records as an Arrow record batch for each partition, with the columns of
-        `arrow_schema`. `headers` adds the column of the headers. The result has whole producer
-        batches and may exceed `max_bytes` (None: fetch.max.bytes). Raises the errors of `getmany`;
-        ImportError without pyarrow."""
+        """Return the next records as Arrow record batches with the columns of `arrow_schema`. The
+        result has whole producer batches and may exceed `max_bytes` (None: fetch.max.bytes). Raises
+        the errors of `getmany`; ImportError without pyarrow."""
         limit = self.options.fetch_max_bytes if max_bytes is None else max_bytes
         return await self._reading.columns(timeout_ms, limit, headers=headers)
 
@@ -423,9 +413,8 @@ class Consumer(Generic[Key_co, Value_co]):
     async def offsets_for_times(
         self, moments: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAnswer | None]:
-        """Return for each partition the offset and timestamp of the first record whose timestamp is
-        at or after the given time (ms since 1970); None if there is no such record. Raises the
-        errors of `beginning_offsets`."""
+        """Return for each partition the first record at or after the given time (ms since 1970);
+        None if there is none. Raises the errors of `beginning_offsets`."""
         answers = await self._look_up(moments)
         return {key: answer if answer.offset >= 0 else None for key, answer in answers.items()}
 

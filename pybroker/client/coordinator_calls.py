@@ -45,10 +45,10 @@ async def ask_coordinators(
     repeatable: bool = True,
     key_type: int = GROUP,
 ) -> dict[str, T | ClientError]:
-    """Find the coordinators of the groups. Send one request to each coordinator by the function
-    `ask`. Return for each group the result or the error, in the order of `groups`. Retriable errors
-    are retried until the deadline. A request that the coordinator may have processed is retried
-    only if `repeatable`. With `key_type` TRANSACTION, `groups` are transactional ids."""
+    """Send one request to each coordinator of the groups by `ask`. Return each group's result or
+    error. Retriable errors are retried until the deadline. A request that the coordinator may have
+    processed is retried only if `repeatable`. With `key_type` TRANSACTION, `groups` are
+    transactional ids."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}
@@ -119,9 +119,8 @@ async def find_coordinators(
     last: Address | None = None,
     key_type: int = GROUP,
 ) -> dict[str, Node | ClientError]:
-    """Ask one broker for the coordinators of the groups. Return for each group the coordinator or
-    the error. The broker at the address `last` is asked only if no other broker is reachable. If
-    the broker's version of FindCoordinator is below 4, it gets one request for each group."""
+    """Ask one broker for the groups' coordinators. Return each group's coordinator or error. The
+    broker at `last` is asked only if no other broker is reachable."""
     if not groups:
         return {}
     try:

@@ -1,5 +1,5 @@
-"""The link to the coordinator of a group or a transactional id. If the broker is unreachable or no
-longer the coordinator, the next request looks up the coordinator again."""
+"""The link to the coordinator of a group or a transactional id. After the loss of the coordinator,
+the next request finds the new coordinator."""
 
 from __future__ import annotations
 
@@ -84,9 +84,8 @@ class CoordinatorLink:
         lane: str = "",
         version_max: int = VERSION_MAX,
     ) -> AnswerT:
-        """Send one request to the coordinator, and return the response, a message of the type
-        `answer`. `build` makes the request for an API version, at most `version_max`. `lane` names
-        the connection. Raises ClientError."""
+        """Send one request to the coordinator. `build` makes the request for an API version, at
+        most `version_max`. `lane` names the connection. Raises ClientError."""
         address = self._address or await self._find()
         try:
             connection = await self.cluster.connect(address, lane)

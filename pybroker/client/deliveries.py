@@ -15,8 +15,8 @@ from pybroker.records.open_batches import RecordPlace
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """The position of a stored record. `offset` is -1 if unknown, as with acks=0. `timestamp` is in
-    ms since 1970: the producer's, or the broker's for a topic with LogAppendTime."""
+    """The position of a stored record. `offset` is -1 if unknown (acks=0). `timestamp` (ms since
+    1970) is the producer's, or the broker's with LogAppendTime."""
 
     topic: str
     partition: int
@@ -26,9 +26,8 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The outcome of a stored batch. `base_offset` is the offset of the first record, -1 if
-    unknown. For a topic with LogAppendTime, `append_time` is the timestamp of all records;
-    otherwise it is -1."""
+    """The outcome of a stored batch. `base_offset` is -1 if unknown. `append_time` is -1 without
+    LogAppendTime."""
 
     base_offset: int
     append_time: int
@@ -37,7 +36,7 @@ class Stored:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The outcome of a batch that was not acknowledged. If `definite` is true, the batch is
-    certainly not in the log. If `definite` is false, the batch may be in the log."""
+    certainly not in the log."""
 
     reason: str
     definite: bool
@@ -70,18 +69,16 @@ class DeliveryBatch(Protocol):
     def waiters(self) -> list[Waiter]: ...
 
     def at(self, index: int) -> tuple[DeliveryBatch, int]:
-        """Find the record that was appended to this batch at `index`. Return the batch that has the
-        record now, and the record's index in that batch. If this batch was split, the returned
-        batch is one of its parts. Otherwise the result is this batch and `index`."""
+        """Return the present batch and index of the record that was appended here at `index`. Only
+        a split of this batch changes them."""
 
 
 class Delivery(RecordPlace):
     """An awaitable for the acknowledgement of one record. `await delivery` returns its
     RecordMetadata, or raises DeliveryFailed.
 
-    A Delivery can be awaited several times, also by `asyncio.gather`. If the waiting task is
-    cancelled, the record is still sent. For `asyncio.wait` make a future by
-    `asyncio.ensure_future(delivery)`.
+    A Delivery can be awaited several times. If the waiting task is cancelled, the record is still
+    sent. For `asyncio.wait` use `asyncio.ensure_future(delivery)`.
     """
 
     __slots__ = ()
@@ -156,18 +153,14 @@ class Run:
 
 
 class Deliveries(Sequence[Delivery]):
-    """A Delivery for each record of one call of `send_many`, in the order of the records.
-
-    `await deliveries` waits until each record is acknowledged or has failed. The `await` then
-    returns the RecordMetadata of all records, or raises DeliveryFailed if a record has failed.
-    """
+    """A Delivery for each record of one `send_many`, in order. `await deliveries` waits for all
+    outcomes, then returns all RecordMetadata, or raises DeliveryFailed."""
 
     def __init__(
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
-        """All records have the timestamp `timestamp`. `places` has the partition number of each
-        record, in the order of the records. `runs` maps each partition number to the `Run` objects
-        of the partition's records, in the same order."""
+        """`places` has each record's partition number. `runs` has each partition's records, in the
+        same order."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

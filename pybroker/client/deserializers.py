@@ -1,9 +1,6 @@
-"""The deserializers of a consumer: functions of the application that turn the bytes of a key or
-value into an object. They are also called with None, for a null key or value.
-
-A deserializer is called when the application first reads the key or the value. So a record with
-invalid bytes is returned like any other, and does not stop the consumer.
-"""
+"""The deserializers of a consumer, which turn the bytes of a key or value (None for null) into an
+object. A deserializer runs at the first access to the key or value, so invalid bytes do not stop
+the consumer."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ CONSUMER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """A leader's answer for one partition: the largest leader epoch that is not above the requested
-    epoch, and its end offset. Both are -1 if the log has no such epoch."""
+    """A partition's largest leader epoch not above the requested epoch, and the epoch's end offset.
+    Both are -1 if there is none."""
 
     leader_epoch: int
     end_offset: int

@@ -1,12 +1,8 @@
-"""The errors of the client. Each class tells the application how to react.
-
-Every class has two attributes:
+"""The errors of the client. The client raises an error after its own retries have failed.
 
 - `retriable`: may a retry help?
-- `definite`: is it certain that the broker did *not* process the operation? A write whose failure
-  is not definite may be in the log, so sending it again may store it twice.
-
-The client retries within its time limits. It raises an error of this module if the retries fail.
+- `definite`: is it certain that the broker did *not* process the operation? If not, sending a write
+  again may store it twice.
 """
 
 from __future__ import annotations
@@ -110,12 +106,9 @@ class UnsupportedByBroker(ClientError):
 
 
 class ResponseError(ClientError):
-    """The broker returned an error code of Kafka.
-
-    The error message has the name of the code, a text, and `place` (the subject of the request).
-    The text is the first of these that is not empty: `broker_sentence` (sent by the broker),
-    `detail`, Kafka's text for the code.
-    """
+    """The broker returned an error code of Kafka. The message has the code's name, a text, and
+    `place` (the subject of the request). The text is `broker_sentence` (from the broker), else
+    `detail`, else Kafka's text."""
 
     def __init__(
         self,
@@ -148,10 +141,8 @@ class DeliveryFailed(ClientError):
 
 
 class SerializationFailed(ClientError):
-    """A serializer raised an error, or returned something other than bytes or None. The record was
-    not accepted. `field` is "key" or "value". `partition` is None unless the call names one.
-    `index` is the record's index in `send_many`, otherwise None. `__cause__` is the serializer's
-    error."""
+    """A serializer raised an error (`__cause__`), or returned something other than bytes or None.
+    The record was not accepted. `index` is the record's index in `send_many`."""
 
     def __init__(
         self,
@@ -212,9 +203,8 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """The consumer has no valid offset for a partition: no offset is committed, or the consumer's
-    offset is outside the log. The option auto.offset.reset is "none", so the consumer selects no
-    other offset."""
+    """No offset is committed, or the consumer's offset is outside the log, and auto.offset.reset is
+    "none"."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
@@ -223,9 +213,8 @@ class OffsetUnavailable(ClientError):
 
 
 class LogTruncated(OffsetUnavailable):
-    """An unclean election truncated records that the consumer has read, and auto.offset.reset is
-    none. The log below `offset` is unchanged: seek to `offset` to read the records that replaced
-    the truncated ones. `position` is the position of the consumer."""
+    """An unclean election truncated records that the consumer has read. Seek to `offset` to read
+    the records that replaced the truncated ones."""
 
     def __init__(self, topic_partition: TopicPartition, position: int, offset: int) -> None:
         super().__init__(
@@ -239,9 +228,8 @@ class LogTruncated(OffsetUnavailable):
 
 
 class SubscriptionConflict(ClientError):
-    """The call does not fit the state of the consumer, or it needs an option that is not set, such
-    as group.id. A consumer has either a subscription or a manual assignment: call `unsubscribe`
-    before you change from one to the other."""
+    """The call does not fit the state of the consumer, or an option is missing. Call `unsubscribe`
+    before you change between subscription and manual assignment."""
 
 
 class NotAssigned(ClientError):
@@ -271,12 +259,8 @@ class GroupError(ClientError):
 
 
 class CommitFailed(GroupError):
-    """The offsets were not committed, because the member has left the generation in which it read
-    the records. Other members may read again the records after the last commit.
-
-    If the time between two reading calls was too long, increase max.poll.interval.ms, or decrease
-    max.poll.records.
-    """
+    """The offsets were not committed, because other members may own the partitions. If reading
+    calls were too far apart, increase max.poll.interval.ms or decrease max.poll.records."""
 
 
 class RebalanceInProgress(CommitFailed):
@@ -324,9 +308,8 @@ class TransactionError(ClientError):
 
 
 class AbortableTransactionError(TransactionError):
-    """The transaction can only be aborted: call `abort_transaction`. In an `async with` block of
-    `transaction`, let this error end the block: the transaction is then aborted. The producer can
-    then begin the next transaction."""
+    """The transaction can only be aborted: call `abort_transaction`, or let this error end the
+    `async with` block of `transaction`. The producer can then begin the next transaction."""
 
     retriable = True
 
@@ -338,9 +321,7 @@ class FatalTransactionError(TransactionError):
 
 class ProducerFenced(TransactionError):
     """Another producer was started with the same transactional id, or the transaction was open for
-    longer than transaction.timeout.ms. Close the producer. If `definite` is true, the open
-    transaction is aborted. If `definite` is false, a commit request got no response: the
-    transaction may be committed."""
+    longer than transaction.timeout.ms. Close the producer."""
 
 
 class TransactionConflict(ClientError):
@@ -349,9 +330,8 @@ class TransactionConflict(ClientError):
 
 
 class DamagedRecords(ClientError):
-    """A fetched batch does not match its CRC or cannot be decoded. `offset` is the first offset of
-    the batch. The position stays before the batch. To skip it, seek to an offset after the whole
-    batch."""
+    """A fetched batch does not match its CRC or cannot be decoded. `offset` is the batch's first
+    offset. To read on, seek beyond the batch."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(f"batch at offset {offset} of {topic_partition} is damaged: {reason}")
@@ -360,8 +340,7 @@ class DamagedRecords(ClientError):
 
 
 class DeserializationFailed(ClientError):
-    """A deserializer raised an error for a record. `field` is "key" or "value". `data` is the key
-    or the value as bytes. `__cause__` is the deserializer's error. The consumer's position is
+    """A deserializer raised an error (`__cause__`) for the bytes `data`. The consumer's position is
     already after the record."""
 
     def __init__(

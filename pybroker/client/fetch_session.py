@@ -1,10 +1,8 @@
 """The client's state of a fetch session with one broker (KIP-227).
 
-A request contains only the partitions that have changed since the last request. A response contains
-only the partitions with records, an error or new offsets. The caller gives a value for each
-partition, for example its fetch offset and leader epoch. A partition has changed if its value
-differs from its value in the last request. A session has at most one request in flight: call
-`next`, then `handle` or `failed`.
+The caller gives each partition a value, such as its fetch offset. A request contains only
+partitions with a changed value. A session has at most one request in flight: call `next`, then
+`handle` or `failed`.
 """
 
 from __future__ import annotations
@@ -63,9 +61,8 @@ class FetchSession(Generic[P]):
         positions: Mapping[TopicPartition, P],
         changed: Iterable[TopicPartition] | None = None,
     ) -> SessionRequest:
-        """Return the next request. After this request the broker's session has exactly the
-        partitions in `positions`. `changed` must have each partition that differs from the last
-        request (None: compare all partitions)."""
+        """Return a request that sets the session's partitions to `positions`. `changed` must have
+        each partition that differs from the last request (None: compare all)."""
         news: list[tuple[TopicPartition, P]] = []
         gone = []
         if self._epoch == INITIAL_EPOCH:
@@ -92,9 +89,8 @@ class FetchSession(Generic[P]):
         return SessionRequest(self._id, self._epoch, list(topics.values()), _forgotten(gone))
 
     def handle(self, response: FetchResponse) -> bool:
-        """Process the response to the last request. Return False if the response cannot be used:
-        the broker has lost the session, or has returned the wrong partitions. The next request then
-        starts a new session."""
+        """Process the response to the last request. Return False if the response is unusable: the
+        next request then starts a new session."""
         begins = self._epoch == INITIAL_EPOCH
         if response.error_code:
             unknown = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -54,8 +54,8 @@ class FetchedData:
         self.position += header.size
 
     def go_back(self, offset: int) -> bool:
-        """Go back to the batch that was decoded last, so that its records from `offset` on can be
-        decoded again. If `offset` is in an earlier batch, do nothing and return False."""
+        """Go back to the batch that was decoded last. If `offset` is in an earlier batch, do
+        nothing and return False."""
         if offset < self.decoded_base:
             return False
         self.position = self.decoded_from

@@ -56,9 +56,8 @@ _Asked = dict[TopicPartition, tuple[PartitionReader, int, int]]
 
 
 class Fetcher:
-    """The background task that fetches the records of a consumer, from `start` to `close`.
-    `readers` has the state of each assigned partition. The fetcher sets the event `news` when there
-    may be a record or an error to return to the application."""
+    """Fetches a consumer's records in the background. The event `news` signals a possible record or
+    error for the application."""
 
     def __init__(
         self, options: ConsumerOptions, cluster: Cluster, metrics: ConsumerMetrics
@@ -102,10 +101,8 @@ class Fetcher:
         await asyncio.gather(*goodbyes)
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
-        """Ask the broker to close the fetch session. A failure is only logged, because the broker
-        removes unused sessions. The request does not use the connection of the other Fetch
-        requests: on that connection a Fetch request may wait for data, and delay all later
-        requests."""
+        """Ask the broker to close the fetch session. The request must not use the connection
+        FETCH_LANE, where a Fetch request may wait for data."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:
@@ -158,9 +155,8 @@ class Fetcher:
     def jump(
         self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
     ) -> None:
-        """Set the position of these partitions to `offset`. If `offset` is None, ListOffsets finds
-        the position for the timestamp `reset`. Raises NotAssigned if any of the partitions is not
-        assigned; then no position changes."""
+        """Set the position of these partitions to `offset` (None: ListOffsets looks up the
+        timestamp `reset`). Raises NotAssigned before any position changes."""
         for reader in self.chosen(partitions):
             reader.jump(offset, reset)
         self.wake()
@@ -235,9 +231,8 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """If a partition has had no leader for leaderless.timeout.ms, let the application's next
-        read raise an error. If this option is 0, log one warning for each partition that has had no
-        leader for REPORT_AFTER_MS."""
+        """Let the next read fail for a partition without a leader for leaderless.timeout.ms. If the
+        option is 0, only log a warning."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)
@@ -397,9 +392,8 @@ class Fetcher:
             self.news.set()
 
     def _ask_last(self, reader: PartitionReader) -> None:
-        """Move the partition, which has just received records, to the end of the next request. A
-        broker fills a response in the order of the request, so the other partitions now come
-        first."""
+        """Move the partition to the end of the next request: a broker fills a response in the order
+        of the request."""
         key = reader.topic_partition
         self.readers[key] = self.readers.pop(key)
 

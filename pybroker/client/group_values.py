@@ -10,8 +10,8 @@ from pybroker.model import NO_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """An offset to commit. `offset` is the next one to read. `metadata` is a text that is stored
-    with the offset. `leader_epoch` is the leader epoch of the last read record (-1: unknown)."""
+    """An offset to commit: that of the next record to read. `leader_epoch` is that of the last read
+    record (-1: unknown)."""
 
     offset: int
     metadata: str = ""
@@ -20,9 +20,8 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """The identity of a consumer in its group. A producer sends it with the offsets of a
-    transaction. The broker refuses the offsets if the member has left the generation (KIP-447).
-    Without membership, the generation is -1 and the member id empty."""
+    """A consumer's identity in its group. The broker checks the identity to refuse a transaction's
+    offsets after the member has left the generation (KIP-447)."""
 
     group_id: str
     generation: int = -1

@@ -15,8 +15,8 @@ NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
 class ProducerIdentity:
-    """The producer id and epoch of an idempotent producer. Without a transactional id the producer
-    itself raises the epoch (KIP-360), and asks a broker for a new id after the maximum epoch."""
+    """The producer id and epoch of an idempotent producer. Without a transactional id, the producer
+    itself raises the epoch (KIP-360)."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -44,9 +44,8 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise the producer's epoch by one if the epoch is `producer_epoch`. Do nothing if the
-        epoch is already higher, or if `producer_id` is no longer the current id. If the epoch is
-        the maximum, drop the id and the epoch; `obtain` must then get a new id."""
+        """Raise the epoch above `producer_epoch`, if `producer_id` is the current id. If the epoch
+        is already the maximum, drop the id: `obtain` must then get a new id."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

@@ -33,9 +33,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """Call `ask` for each leader. Return partition -> result or error, in the given order. Errors
-    are retried until the deadline, unless `once`. A request that a broker may have processed is
-    retried only if `repeatable`. A partition fails after leaderless.timeout.ms without a leader."""
+    """Call `ask` for each leader. Errors are retried until the deadline, unless `once`. A request
+    that a broker may have processed is retried only if `repeatable`. A partition fails after
+    leaderless.timeout.ms without a leader."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}

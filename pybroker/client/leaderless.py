@@ -1,6 +1,5 @@
-"""Finds partitions that have had no leader for a long time. Both must be reached: a minimum time,
-and a minimum number of metadata responses without a leader. A short leader election appears in only
-one or two responses. If all in-sync replicas are down, many responses show no leader."""
+"""Finds partitions that have had no leader for a minimum time and a minimum number of metadata
+responses. A short election appears in only one or two responses."""
 
 from __future__ import annotations
 
@@ -50,9 +49,8 @@ class LeaderlessWatch:
             gap.answers += 1
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
-        """Return the partitions that have had no leader for at least `for_ms` and in at least three
-        metadata responses. Three responses are required because a process may be paused: then
-        `for_ms` passes without any response. If `for_ms` is 0, the result is empty."""
+        """Return the partitions without a leader for at least `for_ms` and three metadata
+        responses; none if `for_ms` is 0."""
         now = self._clock.monotonic()
         return [
             key

@@ -30,9 +30,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The metadata of a partition: the broker ids of the leader, the assigned replicas, the ISR
-    and the replicas on stopped brokers. `leader` is -1 without a leader, `leader_epoch` -1 if
-    unknown."""
+    """The metadata of a partition, with broker ids. `leader` is -1 without a leader, `leader_epoch`
+    -1 if unknown."""
 
     topic_partition: TopicPartition
     error: ErrorCode
@@ -117,10 +116,8 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return the metadata `fresh`, except for partitions whose state in `known` is later. These
-    partitions keep their state from `known`, because a client must not return to older metadata
-    (KIP-320). If a topic has another topic id in `fresh`, no state of the topic is taken from
-    `known`."""
+    """Return `fresh`, but keep later partition states of `known`: a client must not return to older
+    metadata (KIP-320). A topic with a new topic id keeps none."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -137,12 +134,10 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Return whether `known`, the known state of a partition, is later than `fresh`, the state in a
-    new response. `known` is later if its leader epoch is larger.
+    """Return whether the partition state `known` has a larger leader epoch than `fresh`.
 
-    `fresh` is None if the response lacks the partition. `known` is then later if the response has a
-    topic id and no error for the topic: the topic still exists, and a topic never loses a
-    partition.
+    A topic never loses a partition: if `fresh` is None, `known` is later unless the response lacks
+    the topic id or has an error for the topic.
     """
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE

@@ -1,8 +1,7 @@
 """The counters of producers and consumers, and their text for Prometheus.
 
-A metric that Kafka's Java client also has gets the name that the JMX exporter makes for it. The
-name of any other metric begins with `pybroker_`. The clients count once for each batch, request or
-response, never for each record.
+A metric of Kafka's Java client has the JMX exporter's name, any other begins with `pybroker_`. The
+clients count once for each batch, request or response, never for each record.
 """
 
 from __future__ import annotations
@@ -136,9 +135,8 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
 
 
 def prometheus_text(*metrics: ProducerMetrics | ConsumerMetrics) -> str:
-    """Return the metrics of clients in Prometheus' text format. Pass all clients of the application
-    in one call, because the text must name each metric once. Values of clients with the same
-    `client_id` are added."""
+    """Return the metrics in Prometheus' text format. Pass all clients in one call: the text must
+    name each metric once. Values of clients with the same `client_id` are added."""
     found: dict[Family, dict[str, Number]] = {}
     for each in metrics:
         of_client = {"client_id": each.client_id}

@@ -32,9 +32,8 @@ ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """The result of a lookup in one partition. `offset` is -1 if no record has the timestamp or a
-    later one. `timestamp` is the timestamp of the found record in ms since 1970, -1 for LATEST and
-    EARLIEST. If the lookup failed, only `error` is set."""
+    """The result of a lookup in one partition. `offset` is -1 if no record is at or after the time.
+    `timestamp` is in ms since 1970 (-1 for LATEST and EARLIEST). On failure only `error` is set."""
 
     offset: int
     timestamp: int
@@ -50,9 +49,8 @@ async def list_offsets(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """Return for each partition in `moments` the offset for its timestamp (ms since 1970, or
-    LATEST, EARLIEST, MAX_TIMESTAMP). The result has the order of `moments`. Errors are retried
-    until the deadline; with `once` they are not retried."""
+    """Return each partition's offset for its timestamp (ms since 1970, or LATEST, EARLIEST,
+    MAX_TIMESTAMP). Errors are retried until the deadline, unless `once`."""
     level = ISOLATION_LEVELS[isolation_level]
 
     async def ask(

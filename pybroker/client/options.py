@@ -1,6 +1,5 @@
-"""The options of the clients. Each option has a row with name, default, bounds and description. A
-name has two spellings, `linger.ms` as in properties files and `linger_ms` as in Python. The
-application may give any value as text. An error lists all invalid options together."""
+"""The options of the clients, one row for each. A name has two spellings: `linger.ms` and
+`linger_ms`. The application may give any value as text."""
 
 from __future__ import annotations
 
@@ -48,9 +47,8 @@ warning. As keyword arguments they are errors, because the program that sets one
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """A type of option values. `read` converts an application's value, or raises ValueError.
-    `annotation` is the Python type for type checkers. If `alias` is not empty, `make docs` defines
-    a type alias with this name in `keywords.py`."""
+    """A type of option values. `read` converts a value, or raises ValueError. `annotation` is for
+    type checkers. For an `alias`, `make docs` defines a type alias in `keywords.py`."""
 
     read: Callable[[object], T]
     annotation: str
@@ -327,10 +325,8 @@ def parse_options(
     bootstrap_servers: str | Iterable[str] | None = None,
     faults: Iterable[str] = (),
 ) -> OptionsT:
-    """Return the options of a client, as an object of the class `kind`. If `bootstrap_servers` is
-    not None, it overrides the option in `given`. `faults` are the messages about other invalid
-    arguments of the client. Raises ConfigError if an option is invalid, or if `faults` is not
-    empty. The error has a message for each invalid option, and the messages in `faults`."""
+    """Return a client's options. `bootstrap_servers` overrides the option in `given`. Raises
+    ConfigError with all invalid options and the `faults` (messages about other arguments)."""
     if bootstrap_servers is not None:
         is_text = isinstance(bootstrap_servers, str)
         addresses = bootstrap_servers if is_text else list(bootstrap_servers)

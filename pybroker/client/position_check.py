@@ -1,9 +1,8 @@
 """The check for log truncation after a change of leader (KIP-320).
 
-An unclean election may truncate records that the consumer has read. A consumer that keeps its
-position would then skip the new records at the same offsets. So before the first fetch in a new
-leader epoch, the consumer asks for the end offset of the leader epoch of its last read record. If
-that end offset is below its position, the records in between were truncated.
+An unclean election may truncate records that the consumer has read. The consumer would then skip
+the new records at these offsets. So in a new leader epoch, the consumer first compares its position
+with the end offset of its last record's leader epoch.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """An OffsetForLeaderEpoch request for `reader`, with three values from the time of the request:
-    `era` is the number of the reader's seeks and resets, `offset` is the reader's fetch offset, and
-    `leader_epoch` is the partition's leader epoch."""
+    """An OffsetForLeaderEpoch request. `era` (number of seeks and resets), `offset` (fetch offset)
+    and `leader_epoch` are from the time of the request."""
 
     reader: PartitionReader
     era: int
@@ -48,9 +46,8 @@ class _Question(NamedTuple):
 
 
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
-    """Return the offset at which the leader's log begins to differ from the records that were read.
-    Return None if the log does not differ, or if `end` does not tell whether it differs. `end` is
-    the leader's answer for the leader epoch of the last read record."""
+    """Return the offset at which the leader's log differs from the read records; None if no
+    difference is known. `end` belongs to the last read record's leader epoch."""
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
     gone = [start for epoch, start in reader.epochs if epoch > end.leader_epoch]
@@ -59,9 +56,8 @@ def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
 
 
 class PositionCheck:
-    """Checks a consumer's positions against the logs of the leaders. `pause(reader)` starts the
-    retry backoff of a partition. `on_result` is called when the consumer has a new error or
-    position."""
+    """Checks a consumer's positions against the leaders' logs. `pause` starts a partition's retry
+    backoff. `on_result` announces a new error or position."""
 
     def __init__(
         self,

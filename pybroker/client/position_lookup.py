@@ -1,6 +1,5 @@
-"""The lookup of a consumer's unknown positions. A position is either the group's committed offset,
-or an offset that ListOffsets returns: for auto.offset.reset, or for a seek to the beginning or the
-end."""
+"""The lookup of a consumer's unknown positions: the group's committed offset, or an offset from
+ListOffsets (for auto.offset.reset or a seek)."""
 
 from __future__ import annotations
 
@@ -29,10 +28,8 @@ RESET_MOMENTS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class PositionLookup:
-    """Finds the positions of a consumer's readers. `pause(reader)` starts the retry backoff of a
-    partition. `on_result` is called when the consumer has a new error or position. `find_committed`
-    is a function that returns the group's committed offsets. `find_committed` is None if the
-    consumer has no group."""
+    """Finds the positions of a consumer's readers. `pause` starts a partition's retry backoff.
+    `on_result` announces a new error or position."""
 
     def __init__(
         self,

@@ -31,8 +31,8 @@ NO_POSITION: Final = PartitionProduceResponse(base_offset=-1, log_append_time_ms
 
 
 def compress_batch(batch: ProducerBatch, codec: Codec) -> Generator[int, None, None]:
-    """Compress the records of a closed batch, and set the batch's `payload` at the end. Each step
-    takes a few milliseconds, and yields the number of bytes that it has compressed."""
+    """Compress a closed batch into its `payload`. Each step takes a few milliseconds, and yields
+    the number of bytes that the step has compressed."""
     payload = yield from compress_steps(codec, batch.records.encoded())
     if batch.outcome is None:
         batch.payload = payload

@@ -65,14 +65,14 @@ class Producer(Generic[Key_contra, Value_contra]):
     The keyword arguments are those of `ProducerKeywords`. Records of one partition are stored in
     the order of `send`; with idempotence (the default) retries add no duplicates.
 
-    `key_serializer` and `value_serializer` turn keys and values into bytes. Each is a function of
-    the key or value, or an object with a method `serialize(topic, value)` or `serialize(topic,
-    headers, value)`. A serializer is also called for None. If a serializer raises an error,
-    `send` raises SerializationFailed. `send_arrow` does not use serializers.
+    A serializer is a function of the key or value, or an object with a method `serialize(topic,
+    value)` or `serialize(topic, headers, value)`. A serializer is also called for None. If a
+    serializer raises an error, `send` raises SerializationFailed. `send_arrow` does not use
+    serializers.
 
     The end of the `async with` block waits for the delivery of the accepted records. If an
-    exception or a cancellation ends the block, undelivered records fail at once, as with
-    `close(0)`. To deliver them, await `flush` before the block ends.
+    exception ends the block, undelivered records fail at once. To deliver them, await `flush`
+    before the block ends.
     """
 
     def __init__(
@@ -89,11 +89,12 @@ class Producer(Generic[Key_contra, Value_contra]):
     ) -> None:
         """Parse the options. Raises ConfigError with all invalid options.
 
-        `partitioner` is a function of a topic's metadata, the bytes of a key and the bytes of a
-        value. It returns the partition number, or None for the default. By default the key
-        determines the partition, as in the Java client. Records without a key go to one partition
-        for about batch.size bytes, then to another. `on_metrics` is a plain or an async function
-        that gets the metrics every statistics.interval.ms, and at the end of `close`.
+        `partitioner` gets a topic's metadata, a key and a value, and returns the partition number,
+        or None for the default. By default the key determines the partition, as in the Java client.
+        Records without a key go to another partition after about batch.size bytes.
+
+        `on_metrics`, a plain or an async function, gets the metrics every statistics.interval.ms
+        and at the end of `close`.
         """
         faults: list[str] = []
         self._serializers = Serializers.of(key_serializer, value_serializer, faults)
@@ -118,9 +119,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         """The number of calls of `send` since a call has last yielded to the event loop."""
 
     async def start(self) -> None:
-        """Connect to one of the bootstrap brokers. With a transactional.id, also fence earlier
-        producers and end their open transaction. Raises NoBrokers after bootstrap.timeout.ms. With
-        a transactional.id, also raises DeadlinePassed after max.block.ms, and TransactionError."""
+        """Connect to a bootstrap broker. With a transactional.id, also fence earlier producers and
+        end their open transaction. Raises NoBrokers after bootstrap.timeout.ms; with a
+        transactional.id also DeadlinePassed after max.block.ms, and TransactionError."""
         try:
             await self._cluster.start()
             if self._transactions is not None:
@@ -133,10 +134,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         self._running = True
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Close the producer. First abort an open transaction and deliver the accepted records, for
-        at most `timeout_s` seconds (None: delivery.timeout.ms). If `timeout_s` is 0, do not
-        abort and do not deliver. Records that are not delivered within this time fail. If the call
-        is cancelled, the undelivered records fail at once. Idempotent."""
+        """Close the producer. Idempotent. First abort an open transaction and deliver the accepted
+        records, for at most `timeout_s` seconds (None: delivery.timeout.ms; 0: not at all). Then,
+        or if the call is cancelled, the undelivered records fail."""
         was_running, self._running = self._running, False
         self._appender.check_again()
         try:
@@ -178,17 +178,16 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Accept a record. Return its Delivery: await this for the RecordMetadata, with the offset.
-        `timestamp_ms` is in ms since 1970, None means now.
+        """Accept a record, and return its Delivery. Awaiting the Delivery returns the
+        RecordMetadata, or raises DeliveryFailed. `timestamp_ms` is in ms since 1970; None means
+        now.
 
-        The call waits for the metadata of the topic and for free memory, at most max.block.ms. If
-        it is cancelled while it waits, the record is not accepted. If the record fills a batch, the
-        call then yields to the event loop once; if it is cancelled at that point, the record is
-        still sent.
+        The call waits for metadata and memory, at most max.block.ms. If the call is cancelled, the
+        record may still be sent.
 
-        Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed; TypeError for text (encode
-        it first); ValueError for an invalid timestamp or header name. With a transactional.id,
-        raises the errors of `commit_transaction`. Awaiting the Delivery raises DeliveryFailed.
+        Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed; TypeError for text;
+        ValueError for an invalid timestamp or header name; with a transactional.id the errors of
+        `commit_transaction`.
         """
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
@@ -213,9 +212,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send a record, wait until it is acknowledged, and return its RecordMetadata. Many calls
-        one after the other are slow, because each call waits for a response. If the call is
-        cancelled, the record is still sent. Raises DeliveryFailed, and the errors of `send`."""
+        """Send a record, and return its RecordMetadata after the acknowledgement. For many records,
+        `send` is faster. Raises DeliveryFailed, and the errors of `send`."""
         delivery = await self.send(
             topic,
             value,
@@ -237,10 +235,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         timestamp_ms: int | None = None,
     ) -> Delivery:
         """Accept a record without waiting, and return its Delivery. Raises WouldBlock if the
-        metadata of the topic is unknown or buffer.memory is full, and the errors of `send`.
+        topic's metadata is unknown or buffer.memory is full, and the errors of `send`.
 
-        Records are sent only while the application awaits something. In a long series of calls,
-        await something from time to time.
+        Records are sent only while the application awaits something.
         """
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
@@ -260,13 +257,12 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Accept a record for each value, with the key at the same index in `keys`. Return a
-        Delivery for each record. One `send_many` is much faster than many calls of `send`.
+        """Accept a record for each value, with the key at the same index in `keys`. One call is
+        much faster than many calls of `send`, and waits at most max.block.ms in total.
 
-        All records are checked before the first one is accepted. The call waits for memory, at most
-        max.block.ms in total. A call that is cancelled or raises BufferExhausted may have accepted
-        the first records. Accepted records are sent. `BufferExhausted.accepted` counts them. Raises
-        the errors of `send`, and ValueError if the numbers of keys and values differ.
+        A call that fails or is cancelled may have accepted the first records, which are then sent.
+        `BufferExhausted.accepted` counts them. Raises the errors of `send`, and ValueError if the
+        numbers of keys and values differ.
         """
         if self._serializers is not None:
             columns = keys, values, partition, self._give_way
@@ -296,13 +292,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Accept a record for each row of an Arrow record batch. Its columns are `value` and
-        optionally `key`, each binary or text (stored as UTF-8). Needs pyarrow.
-
-        Raises ValueError if there are other columns: choose with `batch.select(["key", "value"])`.
-        Raises the errors of `send_many`. As with `send_many`, the first records may already be
-        accepted when an error is raised.
-        """
+        """Accept a record for each row of an Arrow record batch with the columns `value` and
+        optionally `key`, each binary or text. Needs pyarrow. Raises ValueError for other columns,
+        and the errors of `send_many`."""
         keys, values = keys_and_values(batch)
         return await self._send_columns(topic, values, keys, partition, timestamp_ms)
 
@@ -329,9 +321,8 @@ class Producer(Generic[Key_contra, Value_contra]):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
         """Return an async context manager for one transaction. The end of the block commits the
-        transaction. If an exception or a cancellation ends the block, or the commit fails, the
-        transaction is aborted. But if the outcome of the commit is unknown, the transaction is not
-        aborted. Raises the exception of the block, and the errors of `commit_transaction`."""
+        transaction. A failure or a cancellation aborts the transaction, unless the outcome of the
+        commit is unknown. Raises the errors of `commit_transaction`."""
         transactions = self._need_transactions("transaction")
         if transactions.state is State.ABORTING:
             await self.abort_transaction()
@@ -355,11 +346,10 @@ class Producer(Generic[Key_contra, Value_contra]):
         group: GroupMetadata | str,
     ) -> None:
         """Commit offsets of a consumer group as part of the transaction. Each offset is that of the
-        next record to read. `group` is a group id, or a GroupMetadata from
-        `Consumer.group_metadata`. With a GroupMetadata, the broker refuses the offsets if the group
-        has a new generation, or if the member is no longer in the group (KIP-447).
+        next record to read. `group` is a group id, or the result of `Consumer.group_metadata`, with
+        which the broker also fences old members and generations (KIP-447).
 
-        After any failure the transaction can only be aborted. Raises the errors of
+        If the request fails, the transaction can only be aborted. Raises the errors of
         `commit_transaction`, and ValueError for a negative offset.
         """
         self._check_running()
@@ -373,23 +363,25 @@ class Producer(Generic[Key_contra, Value_contra]):
             await transactions.send_offsets(chosen, group, self._appender.deadline())
 
     async def commit_transaction(self) -> None:
-        """Deliver all records of the transaction and commit it, within max.block.ms.
+        """Deliver all records of the transaction and commit it, within max.block.ms. Raises:
 
-        Raises AbortableTransactionError if a record was not delivered (abort, then repeat the
-        transaction); ProducerFenced or FatalTransactionError if the producer cannot be used any
-        more (close it); DeadlinePassed after max.block.ms (call `commit_transaction` again; if
-        `definite` is false, the commit may have succeeded); TransactionConflict if no transaction
-        is open.
+        - AbortableTransactionError: abort, then repeat the transaction.
+        - ProducerFenced or FatalTransactionError: close the producer.
+        - DeadlinePassed: call `commit_transaction` again. If `definite` is false, the commit may
+          have succeeded.
+        - TransactionConflict if no transaction is open.
         """
         self._check_running()
         transactions = self._need_transactions("commit_transaction")
         await transactions.commit(self._deliver_all, self._appender.deadline())
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction within max.block.ms. The deliveries of unsent records fail. Raises
-        ProducerFenced or FatalTransactionError if the producer cannot be used any more;
-        DeadlinePassed after max.block.ms (call `abort_transaction` again); TransactionConflict if
-        no transaction is open, or if a commit request was sent and its outcome is unknown."""
+        """Abort the transaction within max.block.ms. Unsent records fail. Raises:
+
+        - ProducerFenced or FatalTransactionError: close the producer.
+        - DeadlinePassed: call `abort_transaction` again.
+        - TransactionConflict if no transaction is open, or if the outcome of a commit is unknown.
+        """
         self._check_running()
         transactions = self._need_transactions("abort_transaction")
         await transactions.abort(self._outcomes.emptied, self._appender.deadline())

@@ -1,6 +1,5 @@
-"""A reader of exact offset ranges for blocking code, such as a Spark task. It does not use a
-consumer group. A separate thread fetches ahead while the caller decodes. The reader returns whole,
-unchanged batches, and has verified their checksums."""
+"""A reader of exact offset ranges for blocking code, such as a Spark task, without a consumer
+group. The reader returns whole batches with verified checksums."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ response may exceed it."""
 
 
 class RangeReader:
-    """A reader of offset ranges. Read one range after the other.
+    """A reader of offset ranges, one after the other.
 
-    `options` are the options of a consumer with Kafka's names, in upper or lower case and with or
-    without the prefix `kafka.` (kafka.bootstrap.servers, ...). One more option is
-    kafkaConsumer.pollTimeoutMs, the maximum time without progress (default 120,000).
+    `options` are consumer options with Kafka's names, in upper or lower case, with or without the
+    prefix `kafka.`. One more option is kafkaConsumer.pollTimeoutMs, the maximum time without
+    progress (default 120,000).
 
         with RangeReader({"bootstrap.servers": "localhost:9092"}) as reader:
             for header, batch in reader.batches(PartitionRange("orders", 0, 100, 250)):
@@ -96,16 +95,12 @@ class RangeReader:
         loop.close()
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
-        """Yield the header and the bytes of each data batch of the range, in order. Transaction
-        markers are omitted. With read_committed, aborted batches are omitted too.
-
-        A batch may also have records outside the range. The caller must skip the records below the
-        reader's attribute `first_offset`, which may change with each batch. The caller must also
-        skip the records at or above the end of the range.
-
-        If `wanted.counts` is not empty, the records of each part of the range are compared with the
-        count that was taken when the range was created. Raises RangeFailed, NoBrokers and other
+        """Yield the header and the bytes of each data batch of the range, in order; with
+        read_committed, without aborted batches. Raises RangeFailed, NoBrokers and other
         ClientErrors.
+
+        The caller must skip the records at or above the end of the range, and those below the
+        reader's attribute `first_offset`, which may change with each batch.
         """
         loop = self._loop
         if loop is None or loop.is_closed():
@@ -196,9 +191,8 @@ class Waiting:
             self._changed.notify()
 
     def get(self) -> tuple[int, list[Batch]] | None:
-        """Wait for the batches of the next call of `put`. Return the arguments of this call:
-        (first_offset, batches). None means the end of the range. If fetching ended with an
-        error, raise this error after all earlier batches."""
+        """Wait for the next call of `put`, and return its arguments; None at the end of the range.
+        If fetching ended with an error, raise the error after the last batches."""
         with self._changed:
             while not self._answers and not self._has_ended:
                 self._changed.wait()

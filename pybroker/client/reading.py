@@ -1,6 +1,4 @@
-"""The consumer's calls that read records. A call does rebalances and automatic commits, waits for
-fetched records, decodes them, and returns them. Decoding lets other tasks run every few
-milliseconds."""
+"""The consumer's calls that read records. Decoding lets other tasks run every few milliseconds."""
 
 from __future__ import annotations
 
@@ -133,9 +131,8 @@ class Reading:
         decode: Callable[[Iterable[PartitionReader], Turn], bool],
         collect: Callable[[Iterable[PartitionReader]], dict[TopicPartition, T]],
     ) -> dict[TopicPartition, T]:
-        """Call `decode` and then `collect`, again and again until `collect` finds records, and
-        return these. Return {} after `timeout_ms`. If `decode` returns False, other tasks run
-        before it is called again."""
+        """Decode and collect until `collect` finds records. Return {} after `timeout_ms`. If
+        `decode` returns False, other tasks run before the next call."""
         self.check_running()
         if not self._has_choice():
             raise SubscriptionConflict(

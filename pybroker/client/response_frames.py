@@ -1,9 +1,5 @@
-"""Splits the bytes that a broker sends into the frames of its responses.
-
-A frame that arrives whole in one piece, as most do, is not copied. For a large frame, the event
-loop receives into one buffer of the frame's size. Joining pieces at the end would block other tasks
-for tens of milliseconds.
-"""
+"""Splits the bytes that a broker sends into the frames of its responses. A large frame is received
+into one buffer: joining pieces would block other tasks for tens of milliseconds."""
 
 from __future__ import annotations
 
@@ -26,9 +22,8 @@ class ResponseFrames:
     frame until the rest of the frame arrives."""
 
     def __init__(self, check: Callable[[int], None], deliver: Callable[[memoryview], None]) -> None:
-        """`check` gets the length (bytes) of each frame as soon as the length field has arrived. It
-        raises an exception if the frame is not acceptable. `deliver` gets each complete frame,
-        without its length field."""
+        """`check` gets the length (bytes) of each frame before the rest arrives, and raises an
+        exception to refuse the frame. `deliver` gets each frame without its length field."""
         self._check = check
         self._deliver = deliver
         self._pieces: list[bytes] = []
@@ -86,8 +81,7 @@ class ResponseFrames:
             self._held_bytes = len(rest)
 
     def room(self) -> memoryview | None:
-        """Return the memory into which the rest of a large frame must be received. Return None if
-        the connection is not in the middle of a large frame; the next bytes then go to `feed`."""
+        """Return the memory for the rest of a large frame; None if the next bytes go to `feed`."""
         return None if self._large is None else self._large[self._held_bytes :]
 
     def filled(self, count: int) -> None:

@@ -1,5 +1,5 @@
-"""The partitions of a topic as a producer uses them. A record with a key goes to the same partition
-as with the Java client. Records without a key stay with one partition for a while."""
+"""The partitions of a topic as a producer uses them. A key goes to the same partition as with the
+Java client."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from pybroker.records.record_buffer import partition_of_key
 
 
 class Route:
-    """The partitions of one topic. `queues` has the queues of those partitions that were used since
-    the last `update`.
+    """The partitions of one topic. `queues` has the queues that were used since the last `update`.
 
-    Records without a key go to the queue `sticky`. After about `sticky_bytes` bytes, the queue of
-    another partition becomes `sticky`. This fills the batches (KIP-480), and gives all partitions
-    equally many bytes (KIP-794).
+    Records without a key go to the queue `sticky` for about `sticky_bytes` bytes, then to another.
+    This fills the batches (KIP-480), and gives all partitions equally many bytes (KIP-794).
     """
 
     __slots__ = (
@@ -63,9 +61,8 @@ class Route:
         return queue
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of at most `size` bytes. With a key, the key alone
-        determines the partition, even if the partition has no leader. Without a key, prefer a
-        partition with a leader."""
+        """Return the queue for a record of at most `size` bytes. A key alone determines the
+        partition, even a partition without a leader."""
         if key is not None:
             return self.queue(partition_of_key(key, self.partition_count))
         sticky = self.sticky
@@ -75,9 +72,8 @@ class Route:
         return sticky
 
     def _next(self) -> int:
-        """Return the number of a random partition. A partition without a leader is chosen only
-        if no partition has a leader. The sticky partition is chosen only if there is no other
-        choice."""
+        """Return a random partition number, if possible of a partition that has a leader and is not
+        the sticky partition."""
         numbers = self._available
         if self.sticky is None:
             return numbers[self._rng.randrange(len(numbers))]

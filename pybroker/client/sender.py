@@ -1,10 +1,5 @@
-"""The sender of the producer. It sends the batches of the accumulator, and handles the broker's
-response for each batch.
-
-One loop selects batches and writes requests. It does not wait for the responses: the connection
-calls `_answered` when a response arrives. `_settle` and the functions below it handle the response
-for each batch, with the rules of the Java client.
-"""
+"""The sender of the producer. One loop sends the batches of the accumulator, without waiting for
+responses. Each response is handled by the rules of the Java client."""
 
 from __future__ import annotations
 
@@ -435,8 +430,8 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Begin the reset of the sequence numbers if a failed batch has left a gap in them. Do
-        nothing while other batches with sequence numbers wait or are in flight."""
+        """Begin the reset of the sequence numbers if there is a gap, and no batch with a sequence
+        number waits or is in flight."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()

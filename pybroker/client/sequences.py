@@ -1,14 +1,9 @@
 """The sequence numbers of an idempotent producer in one partition (KIP-98).
 
-A broker accepts a batch only if its first sequence number follows the last stored number. Two
-situations need a reset of the numbers:
-
-- A failed batch may leave a gap. The partition is then `unresolved`: batches with numbers keep them
-  and are retried, and new batches wait. If all batches with numbers have succeeded or failed and
-  the gap remains, the producer resets the numbers in a new epoch (KIP-360).
-- The broker has lost earlier batches, so that the first batch in flight does not follow the last
-  stored batch. The partition is then `restarting`: the producer waits for the responses of all
-  batches in flight, and then resets the numbers.
+- `unresolved`: a failed batch may have left a gap. Batches with numbers are retried, and new
+  batches wait. If a gap remains, the partition becomes `restarting`.
+- `restarting`: a gap remains, or the broker has lost earlier batches. When all batches in flight
+  have a response, the producer resets the numbers in a new epoch (KIP-360).
 """
 
 from __future__ import annotations

@@ -44,10 +44,9 @@ SerializerLike = (
 
 
 def converter(name: str, given: object, method: str, faults: list[str]) -> Convert | None:
-    """Return a function (topic, headers, item) that calls the application's serializer or
-    deserializer `given`. `item` is a key or a value. `given` is a function of one argument, or an
-    object with the method `method`. If `given` is None, return None. If `given` is anything else,
-    add a message about the argument `name` to `faults`, and return None."""
+    """Return the application's serializer or deserializer `given` as a function (topic, headers,
+    item), or None. `given` is a function of one argument, an object with the method `method`, or
+    None. Otherwise add a message about `name` to `faults`."""
     if given is None:
         return None
     if is_property(name, given):

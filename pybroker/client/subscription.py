@@ -1,9 +1,6 @@
-"""The state of each assigned partition of a consumer, and its fetched records.
-
-Fetched batches are decoded in steps of a few milliseconds, so that other tasks can run in between.
-The position moves past a record only when `take`, `pop` or `take_columns` returns the record. So a
-call that is cancelled between two steps loses no record.
-"""
+"""The state of each assigned partition of a consumer, and its fetched records. The position moves
+past a record only when the record is returned. So a call that is cancelled during decoding loses no
+record."""
 
 from __future__ import annotations
 
@@ -63,9 +60,8 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work that may be done before other tasks must run. `left` is the remaining work in bytes.
-    A limit in bytes, not in seconds, lets a call return the same records on a fast and a slow
-    machine."""
+    """The work, in bytes, that may be done before other tasks must run. With seconds, a slow
+    machine would return other records than a fast one."""
 
     left: int = BYTES_PER_TURN
 
@@ -121,9 +117,9 @@ class PartitionReader:
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
     ) -> None:
-        """Set the position to `offset`, and drop fetched records. If `offset` is None, the position
-        is unknown, and ListOffsets finds it by the timestamp in `reset`. `leader_epoch` is the
-        leader epoch of the last record before the position."""
+        """Set the position to `offset`, and drop fetched records. If `offset` is None, ListOffsets
+        finds the position by the timestamp `reset`. `leader_epoch` belongs to the last record
+        before the position."""
         self.era += 1
         self.initial = False
         self.position = offset
@@ -161,9 +157,8 @@ class PartitionReader:
         return len(self.ready) - self.ready_at
 
     def decode(self, count: int, turn: Turn, rules: Rules) -> bool:
-        """Decode fetched records until `count` are ready, or all are decoded. If `turn.left` is
-        used up first, return False: other tasks must run before the next call. At a damaged batch,
-        set `problem`."""
+        """Decode until `count` records are ready, or all are decoded. Return False if other tasks
+        must run before the next call. A damaged batch sets `problem`."""
         if self.columns is not None:
             self._decode_again()
         while self.ready_count < count and self.problem is None:
@@ -199,9 +194,7 @@ class PartitionReader:
         return record
 
     def decode_columns(self, bytes_max: int, turn: Turn, rules: Rules, *, headers: bool) -> bool:
-        """Decode whole fetched batches into `columns` until `columns` has `bytes_max` bytes, or all
-        are decoded. `headers` adds a column with the headers. Return False if `turn` is used up:
-        other tasks must then run before the next call. At a damaged batch, set `problem`."""
+        """Decode whole batches, like `decode`, until `columns` has `bytes_max` bytes."""
         if self.ready or (self.columns is not None and self.columns.has_headers != headers):
             self._decode_again()
         while self.problem is None:
@@ -237,9 +230,8 @@ class PartitionReader:
         return found
 
     def lag(self, *, committed_only: bool) -> int | None:
-        """Return the number of offsets from the position to the high watermark (with
-        `committed_only`, to the last stable offset) of the last Fetch response, at least 0; None if
-        unknown."""
+        """Return the number of offsets from the position to the high watermark (`committed_only`:
+        the last stable offset); None if unknown."""
         end = self.last_stable_offset if committed_only else self.high_watermark
         if self.position is None or end < 0:
             return None
@@ -264,9 +256,8 @@ class PartitionReader:
             self._skip_to(*self.end)
 
     def _skip_to(self, offset: int, leader_epoch: int) -> None:
-        """Move the position to `offset`, past batches without records for the application. If the
-        application has not yet taken all decoded records before these batches, only store `offset`
-        in `end`. When the last of these records is taken, `_taken` moves the position."""
+        """Move the position to `offset`, past batches without records for the application, when the
+        application has taken all decoded records before `offset`."""
         if self.is_decoded:
             self.end = offset, leader_epoch
         else:
@@ -281,9 +272,8 @@ class PartitionReader:
         self.inside_batch = False
 
     def _decode_again(self) -> None:
-        """Drop the decoded records or columns that have not been taken yet. They are decoded again
-        from the position on, because the application now asks for columns instead of records, or
-        for records instead of columns."""
+        """Drop the decoded records or columns that were not taken yet: the application now asks for
+        another form."""
         first = self.ready[self.ready_at].offset if self.ready_count else -1
         is_lost = self.is_decoded and not (
             self.end is None and self.buffered and self.buffered[0].go_back(first)

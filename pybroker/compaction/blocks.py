@@ -17,10 +17,9 @@ is small. This size has room for two batches of 16 KiB, the default batch.size o
 
 
 class Blocks:
-    """Reads the batches of a closed segment in blocks. `data` is the current block. The next batch
-    begins at `position` in `data`, and is whole after `has_more` has returned True. Call `take` for
-    one batch. Or process several batches in `data`, and then set `position` to the end of the last
-    of these batches."""
+    """Reads the batches of a closed segment in blocks. `data` is the current block. After
+    `has_more`, call `take` for the next batch; or process batches from `position` in `data` on, and
+    set `position` to the end of the last batch."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -31,9 +30,8 @@ class Blocks:
         """The position in `data` of the next batch."""
 
     def has_more(self) -> bool:
-        """Return whether the segment has another batch. If it has, this batch begins at `position`
-        in `data`. Raises CorruptionError if a batch header is invalid; StorageError if the read
-        fails."""
+        """Return whether the segment has another batch, which is then whole at `position` in
+        `data`. Raises CorruptionError for an invalid header; StorageError if the read fails."""
         left = len(self.data) - self.position
         if left >= HEADER_SIZE and read_header(self.data, self.position).size <= left:
             return True

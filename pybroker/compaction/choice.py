@@ -14,12 +14,11 @@ class Plan:
     """The part of a log that one pass of the log cleaner compacts: the first `segments`, up to the
     offset `end`.
 
-    - `first_dirty`: the records from this offset on were not compacted before.
-    - `dirty_bytes`: the size of the segments with such records.
-    - `dirty_ratio`: `dirty_bytes` divided by the size of all `segments`.
+    - `first_dirty`: the first offset that was not compacted before.
+    - `dirty_bytes`: the size of the segments with such offsets.
+    - `dirty_ratio`: the share of `dirty_bytes` in all `segments`.
     - `generation`: changes with each truncation of the log.
-    - `last_batches`: producer id -> last offset of the producer's last batch; None if the last
-      batch is a marker.
+    - `last_batches`: producer id -> last offset of the producer's last batch; None for a marker.
     """
 
     log: Log
@@ -33,9 +32,9 @@ class Plan:
 
 
 def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> Plan | None:
-    """Return the part of the log that is due for compaction; None if the log is not due.
-    `cleaned_to` is the log's offset in cleaner-offset-checkpoint. If `cleaned_to` is None or
-    outside the log, the whole log is dirty. Call this on the event loop. May raise StorageError."""
+    """Return the part of the log that is due for compaction, or None. `cleaned_to` is the log's
+    offset in cleaner-offset-checkpoint. If `cleaned_to` is None or outside the log, the whole log
+    is dirty. Call this on the event loop. May raise StorageError."""
     config = log.config
     if not config.compacts or log.failure is not None or log.damage is not None:
         return None
@@ -61,9 +60,8 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
 
 
 def waits_for_change(config: LogConfig) -> bool:
-    """Return True if the configuration has no compaction lag. Only a change of the log, of its high
-    watermark or of its configuration can then make the log due for compaction. With a compaction
-    lag, time alone can make the log due."""
+    """Return whether there is no compaction lag, so that time alone cannot make the log due for
+    compaction."""
     return config.min_compaction_lag_ms == 0 and config.max_compaction_lag_ms == NEVER
 
 

@@ -56,12 +56,11 @@ class CleanerThread(Blocking, Protocol):
 
 
 class LogCleaner:
-    """Compacts logs between `start` and `stop`, in log.cleaner.threads tasks. `set_aside` has the
-    logs that the cleaner could not compact.
+    """Compacts logs in log.cleaner.threads tasks. `set_aside` has the logs that the cleaner could
+    not compact.
 
-    Each task has its own thread for all its steps. If the steps ran in the broker's pool, each step
-    would wake up another thread of the pool. Linux often runs a woken thread on the processor of
-    the event loop. The event loop would then wait for up to a scheduler tick (4 ms).
+    Each task has its own thread. A step in the broker's pool would wake another thread, often on
+    the processor of the event loop, which would then wait for up to 4 ms.
     """
 
     def __init__(
@@ -128,8 +127,8 @@ class LogCleaner:
                 self._under_way.discard(key)
 
     def _choose(self) -> Plan | None:
-        """Return the plan for the due log with the largest share of dirty bytes; None if no log is
-        due. Must run on the event loop, so that no log changes meanwhile."""
+        """Return the plan for the due log with the largest share of dirty bytes. Must run on the
+        event loop, so that no log changes meanwhile."""
         best: Plan | None = None
         due_logs = due_bytes = 0
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()
@@ -238,9 +237,8 @@ class LogCleaner:
     def _advance(
         self, steps: Iterator[int | Result], give_way: Callable[[], None]
     ) -> tuple[int, Result | None]:
-        """Continue the pass until it ends, has read `_STEP_BYTES`, or has taken `_STEP_S`. Call
-        `give_way` after each block of batches. Return the number of bytes read, and the result of
-        the pass. The result is None if the pass has not ended."""
+        """Continue the pass for about `_STEP_BYTES` or `_STEP_S`, and call `give_way` after each
+        block. Return the number of bytes read, and the result (None: the pass has not ended)."""
         total, until_s = 0, self._clock.monotonic() + _STEP_S
         for done in steps:
             if isinstance(done, Result):

@@ -1,9 +1,6 @@
-"""One pass of the log cleaner over a log.
-
-First the pass collects the last offset of each key in the dirty part of the log. Then it copies the
-segments, but omits each record if a later record has the same key. Each copy replaces its original
-segments. Offsets never change.
-"""
+"""One pass of the log cleaner over a log. The pass collects the last offset of each key in the
+dirty part of the log, then replaces the segments by copies without records that have a later record
+of the same key. Offsets never change."""
 
 from __future__ import annotations
 
@@ -53,14 +50,13 @@ class Result:
 def clean(
     plan: Plan, disk: Disk, memory_bytes: int, now_ms: int, load_factor: float = LOAD_FACTOR
 ) -> Generator[int | Result, None, None]:
-    """Compact the part of a log that `plan` describes, step by step. After each step, yield the
-    number of bytes that the step has read. At the end, yield the result. Each step waits for the
-    disk. The last offset of each key is stored in a table of `memory_bytes`. The table is filled at
-    most up to the share `load_factor`.
+    """Compact the part of a log that `plan` describes. Yield the number of bytes read by each step,
+    and at the end the result. Each step waits for the disk. Keys may fill the share `load_factor`
+    of `memory_bytes`.
 
-    Raises CannotClean; CorruptionError if a batch is damaged; DiskFull if the disk is full;
-    StorageError if the disk fails, or if the log was truncated or closed during the pass. After an
-    error each segment is either an original or a complete copy.
+    Raises CannotClean; CorruptionError for a damaged batch; DiskFull; StorageError if the disk
+    fails, or if the log was truncated or closed. After an error each segment is an original or a
+    complete copy.
     """
     work = _Pass(plan, disk, OffsetMap(memory_bytes, load_factor, plan.first_dirty), now_ms)
     yield from work.collect_keys()
@@ -152,9 +148,8 @@ class _Pass:
         return True
 
     def rewrite(self, group: list[Segment], seen: SeenTransactions) -> Generator[int, None, int]:
-        """Copy the retained batches and records of a group of segments into one new segment, which
-        replaces the group. Yield the size in bytes of each block of batches. Return the size of the
-        new segment in bytes."""
+        """Replace a group of segments by one segment with the retained batches and records. Yield
+        the size (bytes) of each block. Return the size of the new segment."""
         log, base = self._plan.log, group[0].base_offset
         segment = Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX)
         writer = _Writer(segment, self._buffer)
@@ -219,9 +214,8 @@ class _Pass:
 
 
 def _new_buffer() -> memoryview:
-    """Return the memory for the data of a `_Writer`. The operating system provides each page of the
-    memory at its first use, in code that does not hold the GIL. A bytearray would fill all its
-    memory with zeros while it holds the GIL, which takes some milliseconds."""
+    """Return the memory for the data of a `_Writer`. A bytearray would hold the GIL for some
+    milliseconds, to fill the memory with zeros."""
     return memoryview(mmap.mmap(-1, _BUFFER_BYTES))
 
 

@@ -1,6 +1,5 @@
 """The offset map of the log cleaner: the last offset of each key in the dirty part of a log. The
-methods that process a batch are generators. They yield after each slice of the batch's records, so
-that the caller can let other threads run."""
+generators yield between slices of a batch, so that other threads can run."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class Kept(NamedTuple):
 
 
 class OffsetMap:
-    """Maps each key to the offset of its last record. `end` is the offset after the last batch
-    whose keys are all in the map. One thread at a time may use the map."""
+    """Maps each key to the offset of its last record. The map has all keys of the dirty part below
+    the offset `end`. One thread at a time may use the map."""
 
     def __init__(self, memory_bytes: int, load_factor: float, first_offset: int) -> None:
         """Keys may fill the share `load_factor` of `memory_bytes`. The dirty part begins at
@@ -48,10 +47,9 @@ class OffsetMap:
         return self._table.size_bytes
 
     def put_batches(self, data: Buffer, position: int, first_offset: int) -> int:
-        """Store the offsets of the keys in consecutive batches, from `position` in `data` on. The
-        method stops at the end of `data`, or before a batch that only `put` can store, for example
-        a compressed batch (all cases: `key_table.PutBatches`). Return the position where it
-        stopped."""
+        """Store the keys of consecutive batches, from `position` in `data` on. Return the
+        position of the first batch that only `put` can store (`key_table.PutBatches`), or the
+        end of `data`."""
         position, end = put_batches(self._table, data, position, first_offset)
         self.end = max(self.end, end)
         return position
@@ -59,16 +57,13 @@ class OffsetMap:
     def select_batches(
         self, data: Buffer, position: int, now_ms: int, output: bytearray | memoryview, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy consecutive batches, without the removed records, from `data` to `output`.
-        Parameters and results are those of `key_table.SelectBatches`. The method stops before a
-        batch that it cannot copy, for example a compressed batch. The caller then gets the retained
-        records of that batch from `select`."""
+        """Copy the retained records of consecutive batches, as `key_table.SelectBatches` does. Stop
+        before a batch that needs `select`."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:
-        """Store the offsets of a batch's records; batches must come in offset order. Return whether
-        the map had room for all keys of the batch. Yields (always the number 0) between slices of
-        the records. Raises CorruptionError for damaged records."""
+        """Store the keys of a batch; batches must come in offset order. Return whether the map had
+        room for all keys. Yields 0 between slices. Raises CorruptionError for damaged records."""
         check_count(header.record_count, len(payload))
         position = 0
         for count in self._slices(header.record_count):

@@ -38,12 +38,10 @@ class Batch(NamedTuple):
 class Fate(NamedTuple):
     """The decision about a batch, before its records are read.
 
-    - `drops_records`: remove all records. Their transaction was aborted, or the batch is a marker
-      that is no longer needed.
-    - `keeps_header`: retain the header even if no record is left, because it has the last sequence
-      number of the producer.
-    - `begins_horizon`: the batch is a marker, and the log has no other batch of the transaction.
-      The marker gets a delete horizon (a time), and the first pass after that time removes it.
+    - `drops_records`: the batch is aborted, or is a marker that is no longer needed.
+    - `keeps_header`: the batch has the last sequence number of the producer.
+    - `begins_horizon`: the batch is the marker of a transaction without other batches, and gets a
+      delete horizon.
     """
 
     drops_records: bool = False
@@ -60,14 +58,13 @@ def remains(
     drops_tombstones: bool,
     level: int | None = None,
 ) -> Generator[int, None, Batch | None]:
-    """Return the batch with its retained records; the same object if nothing changes. Return None
-    if neither a record nor the header is retained. `level` is the compression level. Yields 0
-    between slices of the records.
+    """Return the batch with its retained records; None if neither a record nor the header is
+    retained. Yields 0 between slices of the records.
 
-    A batch without a delete horizon gets the delete horizon `horizon` (ms since 1970) if it retains
-    a tombstone. It also gets this horizon if it retains a record and `fate.begins_horizon` is True.
+    A batch without a delete horizon gets `horizon` (ms since 1970) if it retains a tombstone, or
+    any record with `fate.begins_horizon`.
 
-    Raises the errors of `encoded_records`. Raises CorruptionError if a record is damaged.
+    Raises CorruptionError for a damaged record, and the errors of `encoded_records`.
     """
     header = batch.header
     if fate.drops_records or not header.record_count:

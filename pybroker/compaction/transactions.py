@@ -11,8 +11,8 @@ from pybroker.storage.txn_index import AbortedTransaction
 
 
 class SeenTransactions:
-    """The state of a log's transactions at the batch that the log cleaner reads. Pass each batch
-    once, in offset order: a marker to `is_empty`, any other batch to `is_aborted`."""
+    """The state of a log's transactions. Pass each batch once, in offset order: a marker to
+    `is_empty`, any other batch to `is_aborted`."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         """`aborted` are the aborted transactions of the batches that the caller will pass."""
@@ -43,9 +43,8 @@ class SeenTransactions:
         return False
 
     def is_empty(self, header: BatchHeader, marker: EndTransaction | None) -> bool:
-        """Return whether the log contains no batch of the marker's transaction except the marker.
-        `header` is the header of the marker's batch. If `marker` is None (the control record has an
-        unknown type), return False."""
+        """Return whether the marker is the only batch of its transaction in the log; False for a
+        control record of an unknown type (None). `header` is the header of the marker's batch."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:

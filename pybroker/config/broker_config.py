@@ -104,9 +104,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def protected_listener(self) -> str | None:
-        """The name of the listener that accepts connections even if max.connections is reached: the
-        inter-broker listener. None if the broker has only one listener, because clients use that
-        listener too."""
+        """The inter-broker listener, which accepts connections even if max.connections is reached;
+        None if it is the only listener."""
         return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property
@@ -184,9 +183,8 @@ BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
-    """Return the options (name -> text) for a broker that is started without a configuration file,
-    on a developer's machine. In a cluster of several brokers, topics survive the loss of one
-    broker. In a cluster of two, writes are acknowledged even while only one broker runs."""
+    """Return the options (name -> text) for a broker without a configuration file. In a cluster of
+    several brokers, the application's topics stay writable while one broker is down."""
     replicas = str(min(3, brokers))
     several = {"default.replication.factor": replicas}
     if brokers > 2:
@@ -201,10 +199,8 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names of the options that are ignored with a warning, and the faults. There is a
-    fault for each name that is probably misspelt, for each unknown name that begins with
-    `pybroker.`, and for each of Kafka's options that the broker refuses, such as
-    authorizer.class.name."""
+    """Return the names of the options that are ignored with a warning, and the faults: names that
+    are probably misspelt, unknown names with the prefix `pybroker.`, and refused options."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():

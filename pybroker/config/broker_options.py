@@ -1,9 +1,5 @@
-"""The table of the broker's options (`server.properties`): names, types, defaults, bounds and
-update modes of Kafka 3.9 in ZooKeeper mode.
-
-The attribute of an option has underscores instead of dots. An option with `effective=False` is
-accepted, has no effect in this broker, and gives a warning if it is set.
-"""
+"""The table of the broker's options (`server.properties`), as in Kafka 3.9 in ZooKeeper mode. An
+option with `effective=False` is accepted with a warning, and has no effect."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The declaration of a configuration option, and the parser that turns the option's text into a
-typed value, by the rules of Kafka.
-
-A table of options is a frozen dataclass. The functions below make its fields, so that a field is an
-attribute with type and default, and at the same time the declaration of an option:
+"""The declaration of configuration options, and the parser of their text, by the rules of Kafka. A
+table of options is a frozen dataclass with fields from the functions below:
 
     log_segment_bytes: int = integer("log.segment.bytes", 1 << 30, minimum=14, meaning="...")
 """
@@ -84,15 +81,13 @@ _RANGES: Final[Mapping[OptionType, tuple[int, int]]] = {
 class Option:
     """The declaration of one option: one row of a table of options.
 
-    `choices` are the allowed words of the value, or of each item of a list. `excluded` are numbers
-    that are rejected although they are within the bounds. `pattern` is a regular expression for the
-    text, or for each item of a list. `shape` describes the pattern in words.
-
-    `inherits` (topics only) has the names of the broker options that give the default, in order of
-    precedence. If `inherits` has several names, the broker's configuration has one attribute for
-    the combined value of these options, and `inherited` is the name of that attribute. If
-    `effective` is False, the option has no effect in this broker; `instead` (topics only) says what
-    the broker does.
+    - `choices`: the allowed words. `pattern`: a regular expression, which `shape` describes. Both
+      apply to the text, or to each item of a list.
+    - `excluded`: forbidden numbers within the bounds.
+    - `inherits` (topics only): the broker options that give the default, in order of precedence.
+    - `inherited`: the broker's attribute for the combined value of several options in `inherits`.
+    - `effective`: False if the option has no effect; `instead` (topics only) says what the broker
+      does.
     """
 
     name: str
@@ -325,8 +320,8 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def first_ms(*candidates: tuple[int | None, int]) -> int | None:
-    """Return the first amount that is set, in milliseconds, or None if no amount is set. Each of
-    `candidates` is an amount (None: not set) and the milliseconds in its unit."""
+    """Return the first amount that is set, in milliseconds. Each of `candidates` is an amount
+    (None: not set) and the milliseconds in its unit."""
     for amount, unit_ms in candidates:
         if amount is not None:
             return amount * unit_ms

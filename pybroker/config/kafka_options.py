@@ -1,9 +1,5 @@
-"""The names of Kafka's broker options that have no row in `broker_options.py`: those of Kafka 3.9
-and some of earlier versions.
-
-If one of these options is set, the broker starts and logs a warning. An unknown name that resembles
-the name of an option is taken for a misspelling, and the start fails.
-"""
+"""Kafka's broker options that have no row in `broker_options.py`, of Kafka 3.9 and some earlier
+versions. NOT_IMPLEMENTED options cause a warning. REFUSED options may prevent the start."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""The Kafka versions that are valid values of inter.broker.protocol.version and
-message.format.version, as in Kafka 3.9.
-
-A name is that of a release (2.8) or of a development step of a release (2.8-IV1). If a dot and more
-text follow the name, they are ignored: 0.10.0.1 means 0.10.0.
-"""
+"""The values of inter.broker.protocol.version and message.format.version in Kafka 3.9: a release
+(2.8) or a development step (2.8-IV1). Further parts are ignored: 0.10.0.1 means 0.10.0."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """The broker's options in Kafka's layers, in order of precedence: dynamic values of this broker,
-dynamic values of all brokers, the configuration file, and the defaults.
-
-This module determines which value is in force and which changes are allowed. It does no I/O.
-"""
+dynamic values of all brokers, the file, and the defaults. No I/O."""
 
 from __future__ import annotations
 
@@ -41,9 +38,8 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """The value of an option in one layer. `name` is the name under which the layer sets the
-    option: the option's own name or a synonym. `value` is None for a secret. `source` is the
-    layer."""
+    """The value of an option in one layer. `name` is the option's own name or a synonym. `value` is
+    None for a secret."""
 
     name: str
     value: str | None
@@ -109,9 +105,8 @@ def option_of(name: str) -> Option | None:
 
 @dataclass(frozen=True)
 class LayeredConfig:
-    """The layers of the broker's configuration. `static` is the file. `for_all` has the dynamic
-    values that apply to every broker, and `for_this` the dynamic values of this broker only. All
-    three map an option to its text. `current` is the configuration in force."""
+    """The layers of the broker's configuration: the file, the dynamic values of all brokers, and
+    those of this broker (option -> text). `current` is the configuration in force."""
 
     static: BrokerConfig
     for_all: Mapping[str, str] = field(default_factory=dict)
@@ -165,9 +160,9 @@ class LayeredConfig:
         return [Synonym(name, overrides[name], Source.TOPIC), *inherited]
 
     def checked(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the layers with `values` as the dynamic values of this broker (`per_broker` is
-        True) or of all brokers. Raise BrokerError INVALID_REQUEST if a value is invalid or must not
-        be changed."""
+        """Return the layers with `values` as the dynamic values of this broker (`per_broker`) or
+        of all brokers. Raise BrokerError INVALID_REQUEST if a value is invalid or must not be
+        changed."""
         _refuse(
             [name for name in values if _is_fixed(name)], "Cannot update these configs dynamically"
         )
@@ -188,9 +183,8 @@ class LayeredConfig:
         return changed
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the layers with `values` as the dynamic values of this broker (`per_broker` is
-        True) or of all brokers. Raise ConfigError if values contradict each other. Values are not
-        checked one by one."""
+        """Return the same layers as `checked`, without checking each value. Raise ConfigError if
+        values contradict each other."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)
@@ -199,8 +193,8 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """`values` are dynamic values from ZooKeeper (option -> text). Return the values that can be
-    applied, and for each other value a sentence that says why it cannot be applied."""
+    """Return the dynamic values from ZooKeeper that can be applied, and a sentence about each other
+    value."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():
@@ -222,13 +216,11 @@ def merged(
     operations: Iterable[tuple[int, str, str | None]],
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
-    """Apply `operations` to `current` (option -> text) and return the result. An operation is
-    (type, option, value). The type is a number: 0 set, 1 delete, 2 append, 3 subtract. `row_of`
-    returns an option's declaration (None: unknown).
+    """Return `current` (option -> text) after `operations`: (type, option, value), with the types 0
+    set, 1 delete, 2 append, 3 subtract.
 
-    Raise BrokerError INVALID_CONFIG if an append or subtract names an option that is not a list, or
-    if a value is longer than VALUE_BYTES_MAX. Raise INVALID_REQUEST if the type of an operation is
-    unknown.
+    Raise BrokerError INVALID_CONFIG if the option of an append or subtract is not a list, or if a
+    value is too long; INVALID_REQUEST for an unknown type.
     """
     values = dict(current)
     for operation, name, text in operations:
@@ -266,8 +258,8 @@ def _items(
     row_of: Callable[[str], Option | None],
     verb: str,
 ) -> list[str]:
-    """Return the items of the list option `name` in `values`. If `values` lacks the option, return
-    the items of Kafka's default. Raise BrokerError INVALID_CONFIG if `name` is not a list."""
+    """Return the items of the list option `name` in `values`, or else in Kafka's default. Raise
+    BrokerError INVALID_CONFIG if `name` is not a list."""
     row = row_of(name)
     if row is None:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")

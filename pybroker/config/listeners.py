@@ -20,8 +20,8 @@ _WILDCARDS: Final = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The address of a listener, to bind or to advertise. An empty host means all interfaces if the
-    address is bound, and this machine's name if it is advertised. Port 0 means any free port."""
+    """The address of a listener. An empty host means all interfaces (to bind) or this machine's
+    name (to advertise). Port 0 means any free port."""
 
     name: str
     host: str
@@ -113,8 +113,8 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
 def parse_listeners(
     option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """Return the listeners in `text`, which is the value of `option`, and the faults of the text.
-    If `distinct_ports` is True, it is a fault if two listeners have the same port."""
+    """Return the listeners in `text`, the value of `option`, and the faults. With `distinct_ports`,
+    two equal ports are a fault."""
     found: list[Listener] = []
     problems: list[str] = []
     for item in _items(text):
@@ -149,9 +149,8 @@ def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener
 def endpoints(
     advertised: Iterable[Listener], bound_ports: Mapping[str, int], machine_name: str
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints with which a broker registers. An empty host is replaced by
-    `machine_name`. Port 0 is replaced by the port to which the listener is bound, from
-    `bound_ports` (listener name -> port)."""
+    """Return the endpoints with which a broker registers. `machine_name` replaces an empty host,
+    and `bound_ports` (listener name -> port) replaces port 0."""
     filled = (
         replace(
             listener,
@@ -217,8 +216,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _conflict(first: Listener, second: Listener) -> bool:
-    """Return whether the two listeners conflict because they have the same port. Port 0 (any free
-    port) never conflicts. An IPv4 address and an IPv6 address may have the same port (KIP-797)."""
+    """Return whether both listeners have the same port, except 0. An IPv4 and an IPv6 address never
+    conflict (KIP-797)."""
     if first.port != second.port or first.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (first, second)}

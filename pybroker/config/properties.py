@@ -18,16 +18,15 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value from a properties file or a command line. Options without an effect on a client cause
-    only a warning if they have such a value, because several programs may share a properties file.
-    As keyword arguments these options cause an error."""
+    """A value from a properties file or a command line. For a client option without effect, such a
+    value causes only a warning, because several programs may share a file."""
 
     __slots__ = ()
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Return the properties in a file's text (name -> value). If a name occurs more than once, its
-    last value counts. Raise ConfigError for a `\u` without four hexadecimal digits."""
+    r"""Return the properties in a file's text. The last value of a name counts. Raise ConfigError
+    for a `\u` without four hexadecimal digits."""
     properties: dict[str, str] = {}
     faults = []
     for line in _logical_lines(text):
@@ -42,9 +41,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """Return the properties (name -> value) in the file `path`. The file is read as UTF-8, or as
-    Latin-1 if it is not valid UTF-8. Raise ConfigError if the file cannot be read or has an
-    error."""
+    """Return the properties in a file of UTF-8, or else Latin-1. Raise ConfigError if the file
+    cannot be read or has an error."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -60,9 +58,8 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
-    """Return the properties (name -> value) in command line arguments such as `name=value`. If a
-    name occurs more than once, its last value counts. Raise ConfigError for an argument without a
-    name or an equals sign."""
+    """Return the properties in arguments such as `name=value`. The last value of a name counts.
+    Raise ConfigError without a name or an equals sign."""
     properties: dict[str, str] = {}
     faults = []
     for assignment in assignments:
@@ -76,8 +73,8 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option may come from a properties file: `value` is a PropertyText, or `value` is a
-    str and `name` has no underscore. Kafka's names have dots instead of underscores."""
+    """Whether an option may come from a properties file: `value` is a PropertyText, or a str while
+    `name` has no underscore."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 

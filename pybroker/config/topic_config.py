@@ -1,9 +1,5 @@
-"""The table of a topic's options: Kafka 3.9's names, and the broker's options that give the
-defaults.
-
-The values that are set for a topic ("overrides") are stored as text under /config/topics in
-ZooKeeper.
-"""
+"""The table of a topic's options, and the broker's options that give the defaults. The values that
+are set for a topic are its "overrides"."""
 
 from __future__ import annotations
 
@@ -164,8 +160,8 @@ def usable_overrides(
 def _parse(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return two mappings: attribute -> value for the options that are set for the topic or
-    inherited from the broker, and option name -> fault for the invalid items of `overrides`."""
+    """Return attribute -> value for the options that are set or inherited, and option name -> fault
+    for the invalid `overrides`."""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():
         if name in TOPIC_OPTIONS and not fits_in_message(text):

@@ -1,5 +1,4 @@
-"""Finds the topic options that have no effect: this broker accepts them, as Kafka does, but does
-not implement them. The module also writes the warning about such an option."""
+"""Finds the topic options that this broker accepts, as Kafka does, but does not implement."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Waits until appended batches may be acknowledged.
-
-With acks=all, a batch is acknowledged when the high watermark has reached the end of the batch.
-With acks=1, it is acknowledged when it is as durable on the leader as flush.messages requires.
-"""
+"""Waits until an appended batch may be acknowledged: with acks=all, when the high watermark has
+reached the end of the batch; with acks=1, when the batch is as durable as flush.messages
+requires."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class Waiting(NamedTuple, Generic[R]):
 def when_acknowledged(
     services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R], response: T
 ) -> T | Deferred[T]:
-    """Return `response` if each batch in `waiting` has been acknowledged or has failed. Otherwise
-    return a Deferred, whose result is set to `response` when the last batch has been acknowledged
-    or has failed. The `acks` of a batch determines when the batch is acknowledged. After
+    """Return `response`; in a Deferred, if a batch is neither acknowledged nor failed yet. After
     `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
     acknowledgement = _Acknowledgement(services, waiting, timeout_ms, fail, response)
     return response if acknowledgement.is_reached() else acknowledgement.response
@@ -72,9 +68,8 @@ class _Acknowledgement(Generic[R, T]):
         self.response: Deferred[T] = Deferred(self._end_wait, is_applied=True)
 
     def is_reached(self) -> bool:
-        """Return True if each batch has been acknowledged or has failed. If a batch is still
-        undecided, begin to wait for it and return False. At the deadline, undecided batches
-        fail."""
+        """Return whether each batch has been acknowledged or has failed. If not, begin to wait. At
+        the deadline, undecided batches fail."""
         services, fail = self._services, self._fail
         pending = [item for item in self._pending if not is_decided(services, item, fail)]
         self._pending = pending

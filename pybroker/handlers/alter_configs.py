@@ -1,9 +1,5 @@
-"""AlterConfigs and IncrementalAlterConfigs: change the options of topics, of this broker, or of all
-brokers, and the levels of this broker's loggers.
-
-The response has one result for each resource, in the order of the request. If one resource fails,
-the others are still changed. The changes are in force on this broker before the response is sent.
-"""
+"""AlterConfigs and IncrementalAlterConfigs. If one resource fails, the other resources are still
+changed. The changes are in force on this broker before the response is sent."""
 
 from __future__ import annotations
 
@@ -101,8 +97,8 @@ async def handle_incremental_alter_configs(
 def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
-    """Raise BrokerError if the request names the resource more than once (`count` times); if two of
-    `configs` have the same name; or if a value is missing in an operation other than DELETE."""
+    """Raise BrokerError if the resource is invalid. `count`: how often the request names the
+    resource."""
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):
@@ -213,9 +209,8 @@ def _changed_broker(
     replaces: bool,
     per_broker: bool,
 ) -> dict[str, str]:
-    """Apply `operations` to the dynamic values `current` and return the result. The values are
-    those of this broker if `per_broker` is True, otherwise those of all brokers. As in Kafka,
-    invalid values in `current` are dropped. Raise BrokerError if a new value is invalid."""
+    """Return `current` after `operations`. As in Kafka, invalid values in `current` are dropped.
+    Raise BrokerError if a new value is invalid."""
     usable, _ = usable_values({} if replaces else current, per_broker=per_broker)
     values = merged(usable, operations, option_of)
     services.configs.layers.checked(values, per_broker=per_broker)

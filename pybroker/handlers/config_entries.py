@@ -42,9 +42,8 @@ class ConfigEntry:
 
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return an entry for every topic option and for every unknown name in `overrides`. `overrides`
-    has the values that are set for the topic. If a value is invalid, the entry has the default,
-    which is in force."""
+    """Return an entry for every topic option and for every unknown name in `overrides`. The default
+    replaces an invalid override."""
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [

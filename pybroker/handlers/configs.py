@@ -1,9 +1,5 @@
-"""DescribeConfigs: returns the options of topics, of this broker, or of all brokers, and the levels
-of this broker's loggers.
-
-The response has one result for each resource, in the order of the request. If one resource fails,
-the others are still described.
-"""
+"""DescribeConfigs: returns the options of topics and brokers, and the levels of this broker's
+loggers."""
 
 from __future__ import annotations
 
@@ -104,9 +100,8 @@ async def _described(
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
-    """Parse the resource name `name`, which must be this broker's id, and return the id. If `name`
-    is empty and `or_all` is True, return None, which means all brokers. For any other name, raise
-    BrokerError INVALID_REQUEST."""
+    """Return this broker's id, or None (all brokers) if `name` is empty and `or_all` is True. Raise
+    BrokerError INVALID_REQUEST for any other name."""
     if not name and or_all:
         return None
     if not name:

@@ -59,9 +59,8 @@ class ControllerView(Protocol):
 
 
 class ZooKeeperLease(Protocol):
-    """The broker's ZooKeeper lease: the time until which this broker may answer all requests. Each
-    response from ZooKeeper extends the lease. Without a valid lease, the broker answers fewer
-    requests, or none."""
+    """The broker's ZooKeeper lease. Each response from ZooKeeper extends the lease. Without a
+    lease, the broker answers only some requests, or none."""
 
     @property
     def is_valid(self) -> bool:
@@ -148,9 +147,9 @@ class Configs(Protocol):
         brokers."""
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
-        """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
-        current values. If `replaces` is True, `change` receives no values, and a malformed node is
-        overwritten without an error. Return False if the topic does not exist."""
+        """Replace the topic's values in ZooKeeper by `change(current values)`. If `replaces` is
+        True, `change` gets no values, and a malformed node is overwritten. Return False if the
+        topic does not exist."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
         """Replace the dynamic values of broker `broker_id`, or of all brokers (None), by the result

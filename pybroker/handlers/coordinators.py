@@ -1,8 +1,5 @@
-"""FindCoordinator: returns the coordinator of a group or a transactional id.
-
-An id maps to a partition of `__consumer_offsets` or `__transaction_state`, whose leader is the
-coordinator. A missing topic is created, and the response waits a short time for its leaders.
-"""
+"""FindCoordinator: returns the coordinator of a group or a transactional id. A missing internal
+topic is created, and the response waits a short time for leaders."""
 
 from __future__ import annotations
 

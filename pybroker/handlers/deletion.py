@@ -1,11 +1,6 @@
-"""DeleteRecords: raises the log start offset of partitions, and deletes the segments below it.
-
-The response has one result for each partition, in the order of the request. A result without an
-error means that all live replicas have the new log start offset, and that this broker has stored it
-in its checkpoint. There is one exception: if the disk is full, the checkpoint is written later. If
-the broker is killed before the checkpoint is written, some deleted records reappear: those in the
-segment that contains the new log start offset.
-"""
+"""DeleteRecords: raises the log start offset of partitions, and deletes the segments below it. A
+result without an error means that all live replicas have the new offset, and that this broker has
+checkpointed the offset, unless the disk is full."""
 
 from __future__ import annotations
 
@@ -72,14 +67,9 @@ def _cut(
 
 
 def _delete_records(partition: Partition, wanted: int) -> int:
-    """Raise the leader's log start offset to `wanted`, or to the high watermark if `wanted` is -1.
-    Return the new log start offset. The new offset survives a restart only after the checkpoints
-    have been written.
-
-    Raise BrokerError POLICY_VIOLATION if the topic's cleanup.policy does not contain delete;
-    OFFSET_OUT_OF_RANGE if the offset is not between 0 and the high watermark; KAFKA_STORAGE_ERROR
-    if the log is damaged or offline.
-    """
+    """Raise the log start offset to `wanted` (-1: the high watermark), and return the new offset.
+    The caller must then write the checkpoints. Raise BrokerError if the cleanup.policy, the log's
+    state or the offset forbids the deletion."""
     log, high_watermark = partition.log, partition.high_watermark
     if not log.config.deletes:
         raise BrokerError(
@@ -105,9 +95,8 @@ def _delete_records(partition: Partition, wanted: int) -> int:
 
 
 def _free(services: Services, cut: _Cut) -> None:
-    """Delete the segments below the new log start offset. Do nothing if this broker no longer leads
-    the partition. The caller must first have written the new log start offset to the checkpoint.
-    Otherwise deleted records would reappear after a kill of the broker."""
+    """Delete the segments below the new log start offset. The caller must first checkpoint the
+    offset: otherwise deleted records would reappear after a kill of the broker."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return

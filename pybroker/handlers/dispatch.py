@@ -1,9 +1,4 @@
-"""The dispatcher: turns a request frame into the buffers of its response.
-
-It parses the header, checks the version, decodes the request, calls the handler, and encodes the
-response. If a whole request fails, this module encodes the error as a response or closes the
-connection.
-"""
+"""The dispatcher: turns a request frame into the buffers of its response."""
 
 from __future__ import annotations
 
@@ -160,9 +155,9 @@ class Dispatcher:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Return the buffers of the response frame (None: the request has no response), or an
-        awaitable of them if the response has to wait. This method or the awaitable raises
-        MalformedInput or CloseConnection if the connection has to be closed."""
+        """Return the buffers of the response frame (None: no response), or an awaitable of them.
+        This method or the awaitable raises MalformedInput or CloseConnection if the connection has
+        to be closed."""
         self._check_lease()
         taken = self.lane.answer(frame)
         if taken is not None:

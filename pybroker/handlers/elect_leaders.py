@@ -1,9 +1,5 @@
-"""ElectLeaders (KIP-460): the controller elects leaders of the requested partitions.
-
-The response waits, within the request's time limit, until this broker's metadata has the new
-leaders. It has one result for each partition that the request names. A request for all partitions
-gets only the results of partitions that needed an election.
-"""
+"""ElectLeaders (KIP-460): the controller elects leaders, and waits until its metadata has the new
+leaders. A request for all partitions gets results only for partitions that needed an election."""
 
 from __future__ import annotations
 
@@ -88,9 +84,8 @@ async def _hold(
 async def _wait_for_leaders(
     services: Services, held: dict[TopicPartition, Election], deadline: float
 ) -> None:
-    """Wait until this broker's metadata has the leaders that were elected. `held` maps each
-    partition to the result of its election. If the metadata lacks a leader at `deadline` (monotonic
-    s), the result becomes REQUEST_TIMED_OUT."""
+    """Wait until this broker's metadata has the elected leaders. In `held`, partitions that miss
+    `deadline` (monotonic s) get REQUEST_TIMED_OUT."""
     waiting = {key: each.leader for key, each in held.items() if each.code is ErrorCode.NONE}
 
     def are_known() -> bool:

@@ -1,10 +1,5 @@
-"""Fetch: decides when to answer, and updates the fetch session. `fetch_reading.py` reads the
-partitions.
-
-A request is either full, or an incremental one of a fetch session (KIP-227). If there are too few
-records, the request waits for more. A waiting request has no task, since a task for each fetch of
-an idle follower would cost too much.
-"""
+"""Fetch: decides when to answer, and updates the fetch session (KIP-227). A waiting request has no
+task: a task for each fetch of an idle follower would cost too much."""
 
 from __future__ import annotations
 
@@ -50,9 +45,7 @@ response has only one batch. Responses remain unsent if the clients read too slo
 def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Return the response, or an awaitable of it if the request has to wait. A request does not
-    wait if there are enough records, a partition has an error, the reader has to truncate
-    (KIP-595), or max_wait_ms is 0."""
+    """Return the response, or an awaitable of it if the request has to wait."""
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -151,10 +144,8 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Continue the request after the pass `reading`. `seen` is the purgatory's count of changes
-        before `reading` began. Start a task if `reading` has not read all partitions, if the count
-        has grown above `seen`, or if the time limit has passed. Otherwise the request waits in the
-        purgatory."""
+        """Wait in the purgatory after the pass `reading`, or start a task if there is more to do at
+        once. `seen`: the purgatory's count of changes before the pass."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -240,9 +231,8 @@ async def _read_until_enough(
     seen: int,
     deadline: float,
 ) -> FetchResponse:
-    """Read the partitions. Read them again after each change, until there are enough records or
-    `deadline` (monotonic s) has passed. Return the response. `reading` is a read that has already
-    begun. `seen` is the value of `Purgatory.changes` at the start of that read."""
+    """Return the response once there are enough records or `deadline` (monotonic s) has passed.
+    `seen`: `Purgatory.changes` before `reading` began."""
     fetches, clock = _purgatory(services, message), services.clock
     while True:
         await complete(services, reading)
@@ -268,10 +258,8 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the time limit (s) for the wait of a request whose fetch session has a pending
-    partition (see `fetch_sessions`). For a follower, the limit is replica.fetch.wait.max.ms, so
-    that the follower learns a new high watermark soon. For a consumer, the limit is inf: only
-    max_wait_ms limits the wait."""
+    """Return the time limit (s) for a wait while the fetch session has a pending partition. A
+    follower's limit is short: a follower has to learn a new high watermark soon."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
@@ -357,8 +345,8 @@ def _note_sent(
     session: FetchSession | None,
     response: FetchResponse,
 ) -> Iterator[None]:
-    """Record the results of the response in the session and in the metrics, and set the session id
-    of the response. The caller must let other tasks run at each yield."""
+    """Record the response in the session and the metrics. The caller must let other tasks run at
+    each yield."""
     if session is not None:
         response.session_id = session.id
         if session.epoch != next_epoch(message.session_epoch):  # a later request uses the session

@@ -1,8 +1,5 @@
-"""Reads the partitions of a Fetch request, and records a follower's fetch offsets at the leader.
-
-The event loop reads data that is in the page cache; a thread reads all other data. The records in a
-response are slices of the log as they are on disk.
-"""
+"""Reads the partitions of a Fetch request: the event loop reads from the page cache, a thread from
+the disk. Records a follower's fetch offsets."""
 
 from __future__ import annotations
 
@@ -94,9 +91,9 @@ class Reading:
 
 
 def advance(services: Services, reading: Reading) -> bool:
-    """Read the next partitions from the page cache. Return True if all partitions are read. If not,
-    `reading.cached_only` tells the caller how to continue: if it is True, yield to the event loop
-    and call `advance` again; if it is False, let a thread read the next partition."""
+    """Read the next partitions from the page cache. Return True if all partitions are read.
+    Otherwise the caller must yield and call `advance` again, or, if `reading.cached_only` is False,
+    let a thread read the next partition."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session
@@ -148,14 +145,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True if the partition certainly has nothing new for the client. Return False if the
-    caller has to read the partition.
-
-    Before it returns True, the function usually makes the session watch the partition: the next
-    requests then skip the partition until it changes. If the client is a follower outside the
-    partition's ISR, the partition is not watched, because every fetch of the follower has to be
-    recorded.
-    """
+    """Return True if the partition certainly has nothing new for the client. The session then
+    usually watches the partition, but not for a follower outside the ISR: each fetch of the
+    follower has to be recorded."""
     partition = services.replicas.partitions.get(cached.key)
     if partition is None:
         return False
@@ -318,9 +310,8 @@ def _note_follower(
     follower: FetchRequest,
     reading: Reading,
 ) -> None:
-    """Record the follower's fetch offset and log start offset at the leader. Must run on the event
-    loop. Raise BrokerError if the fetch has no leader epoch, or if the follower has no replica of
-    the partition."""
+    """Record the follower's fetch at the leader. Must run on the event loop. Raise BrokerError if
+    the fetch has no leader epoch or the follower has no replica."""
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:
@@ -346,11 +337,9 @@ def _note_follower(
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
-    """Return None if the reader's log agrees with the leader's log below the fetch offset.
-    Otherwise return the largest epoch in the leader's log that is not above the epoch of the
-    reader's last record, and the end offset of that epoch (KIP-595). Raise BrokerError
-    OFFSET_OUT_OF_RANGE if the epoch of the reader's last record is above all epochs in the leader's
-    log."""
+    """Return None if the reader's log agrees with the leader's log. Otherwise return the leader's
+    largest epoch that is not above the reader's last epoch, with its end offset (KIP-595). Raise
+    BrokerError OFFSET_OUT_OF_RANGE if the reader's last epoch is above all epochs of the leader."""
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(

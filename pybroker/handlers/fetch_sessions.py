@@ -4,12 +4,10 @@
     incremental, epoch 1, 2, ... -> the changes are applied, then the pending partitions are read
     full request with an id      -> the session with that id ends (whether the epoch is 0 or -1)
 
-A partition of a session is either pending or watched. A watched partition has nothing new for the
-client, and becomes pending at its next change. A request reads only the pending partitions.
+A partition without news is watched: it becomes pending at its next change.
 
-As in Kafka, a new session may evict a session that was not used for two minutes, or a smaller
-session that is at least two minutes old. A follower's new session may evict any session of a
-consumer.
+As in Kafka, a new session may evict a session unused for two minutes, or a smaller session that is
+two minutes old. A follower's new session may evict any consumer's session.
 """
 
 from __future__ import annotations
@@ -76,10 +74,8 @@ class CachedPartition:
         while this partition is pending."""
 
     def watch(self, partition: Partition) -> None:
-        """Watch `partition`, the local replica. Until the replica changes, fetches of the session
-        do not read the replica. Before this call, the caller must check that the replica has
-        nothing new for the client. If the client is a follower, the caller must also record the
-        follower's fetch."""
+        """Skip this partition until the local replica `partition` changes. The caller must first
+        check that the replica has nothing new for the client, and record a follower's fetch."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)
@@ -173,10 +169,9 @@ class FetchSession:
     def update(
         self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]
     ) -> Iterator[None]:
-        """Add or change the partitions of `topics`, and remove those of `forgotten`. This generator
-        yields now and then, so that the caller can let other tasks run. If there are too many
-        partitions or a topic name is too long, raise BrokerError FETCH_SESSION_ID_NOT_FOUND: the
-        caller must then end the session."""
+        """Apply the changes of a request. The caller may let other tasks run at each yield. Raise
+        BrokerError FETCH_SESSION_ID_NOT_FOUND if a limit is exceeded: the caller must then end the
+        session."""
         partitions, items = self.partitions, 0
         for topic in topics:
             if len(topic.topic) > TOPIC_NAME_LENGTH_MAX:
@@ -219,11 +214,8 @@ class FetchSession:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """If an argument has changed since the last call, make all partitions pending, so that all
-        are read again. `lease` is the level of requests that this broker may answer. The level
-        falls while ZooKeeper does not answer the broker. `incarnation` grows with each registration
-        of the follower in ZooKeeper. `committed_only` is True for the isolation level
-        read_committed."""
+        """Make all partitions pending if an argument has changed since the last call. `incarnation`
+        grows with each registration of the follower."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
@@ -265,8 +257,8 @@ class FetchSessionCache:
         follower uses it, and its size."""
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
-        """Return a new session without partitions. `size` is the number of partitions that the
-        caller will add. Return None if the cache has no room or `size` exceeds a limit."""
+        """Return a new session, to which the caller adds `size` partitions, or None if a limit is
+        reached."""
         replica_id = max(replica_id, CONSUMER)
         is_follower = replica_id != CONSUMER
         if not self._has_room_for(size, is_follower):
@@ -284,8 +276,7 @@ class FetchSessionCache:
 
     def take(self, session_id: int, epoch: int, replica_id: int, now_s: float) -> FetchSession:
         """Return the session of an incremental request, and increment its epoch. Raise BrokerError
-        FETCH_SESSION_ID_NOT_FOUND if there is no session with this id and this replica id,
-        INVALID_FETCH_SESSION_EPOCH if `epoch` is not the expected one."""
+        FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH."""
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != max(replica_id, CONSUMER):
             raise _not_found(
@@ -304,9 +295,8 @@ class FetchSessionCache:
         return session
 
     def resized(self, session: FetchSession) -> None:
-        """Count the partitions of a session again after a change of the session. A session without
-        partitions ends. Raise BrokerError FETCH_SESSION_ID_NOT_FOUND if the session, or all
-        consumers' sessions together, have too many partitions."""
+        """Count the session's partitions again. A session without partitions ends. Raise
+        BrokerError FETCH_SESSION_ID_NOT_FOUND if there are too many partitions."""
         size = len(session.partitions)
         if self._sessions.get(session.id) is not session:
             return
@@ -359,9 +349,8 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session that a new session of `size` partitions may evict, or None if there is
-        none. Consumers' sessions are evicted before followers' sessions, and small sessions before
-        large ones."""
+        """Return the session that a new session of `size` partitions may evict, or None. Consumers'
+        sessions go before followers' sessions, small sessions before large ones."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None

@@ -1,10 +1,6 @@
-"""The gate: holds requests back until the starting broker can answer them.
-
-The requests of `BETWEEN_BROKERS` wait until the broker is registered. The broker then knows its
-broker epoch, and can refuse a controller's request that was meant for the broker's previous
-process. All other requests wait until the broker has the metadata of the cluster. ApiVersions never
-waits.
-"""
+"""The gate: holds requests back until the starting broker can answer them. Even the requests of
+`BETWEEN_BROKERS` wait for the registration: without a broker epoch, the broker could not refuse a
+request meant for its previous process."""
 
 from __future__ import annotations
 
@@ -41,9 +37,8 @@ class Gate:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Pass the request to `answering`, and return its result. If the request has to wait,
-        return an awaitable of the response. Errors of `answering` are raised here or by the
-        awaitable."""
+        """Return the result of `answering`, or an awaitable of the response if the request has to
+        wait."""
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

@@ -1,9 +1,6 @@
-"""An internal topic in which coordinators store their state: each group id or transactional id maps
-to a partition.
-
-The broker reads the topic's number of partitions once, from ZooKeeper. If two brokers used
-different numbers, even for a moment, both could coordinate the same group.
-"""
+"""An internal topic of coordinators: each group id or transactional id maps to a partition. The
+number of partitions is read once, from ZooKeeper: two brokers with different numbers could
+coordinate the same group."""
 
 from __future__ import annotations
 
@@ -89,9 +86,9 @@ class InternalTopic:
         return facts.state.leader
 
     async def learn(self, topic_id: uuid.UUID) -> None:
-        """Read the number of partitions from ZooKeeper. Do nothing if the number is already known
-        for this `topic_id`. Raise BrokerError COORDINATOR_NOT_AVAILABLE if the topic does not exist
-        or has another id; CoordError or MalformedNode if the topic's node cannot be read."""
+        """Read the number of partitions from ZooKeeper, unless it is known for `topic_id`. Raise
+        BrokerError COORDINATOR_NOT_AVAILABLE if the topic is missing or has another id; CoordError
+        or MalformedNode."""
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)

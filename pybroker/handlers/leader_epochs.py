@@ -1,8 +1,5 @@
-"""OffsetForLeaderEpoch: returns the end offset of a leader epoch in the leader's log (KIP-101,
-KIP-279, KIP-320).
-
-As in Kafka, the current leader epoch ends at the log end offset, not at the high watermark.
-"""
+"""OffsetForLeaderEpoch: returns the end offset of a leader epoch (KIP-101, KIP-279, KIP-320). As in
+Kafka, the current epoch ends at the log end offset, not at the high watermark."""
 
 from __future__ import annotations
 

@@ -1,13 +1,7 @@
-"""ListOffsets: returns, for each partition, the offset of the requested timestamp.
-
-Timestamp -1 asks for the end of the partition. A consumer gets the high watermark or the last
-stable offset, according to its isolation level; a follower gets the log end offset. Timestamp -2
-asks for the log start offset. Timestamp -3, from version 7 on, asks for the record with the largest
-timestamp. Any other timestamp (ms) asks for the first record whose timestamp is equal or later.
-
-A new leader returns OFFSET_NOT_AVAILABLE for the end until the high watermark reaches the start of
-the leader epoch. Otherwise consumers would see the end go backwards (KIP-207).
-"""
+"""ListOffsets: returns, for each partition, the offset of the requested timestamp (ms, or a
+negative number as in Kafka). A new leader returns OFFSET_NOT_AVAILABLE for the end of the partition
+until the high watermark reaches the start of the leader epoch: consumers must not see the end go
+backwards (KIP-207)."""
 
 from __future__ import annotations
 
@@ -118,9 +112,8 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper whether this broker still leads the requested partitions with
-    Authority.CONFIRMED. Return the partitions for which ZooKeeper confirms the leadership. Leave
-    out partitions in `excluded`, and partitions whose log start is requested."""
+    """Ask ZooKeeper which of the requested partitions with Authority.CONFIRMED this broker still
+    leads. Requests for the log start, and partitions in `excluded`, need no check."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -180,19 +173,9 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
-    """Search the log, in a thread, for the record that `timestamp` asks for. Only records below
-    `end_of(partition)`, the end of what the client may read, count.
-
-    Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during
-    the search.
-
-    If no record is found, return None, but raise BrokerError in two cases:
-
-    - NOT_LEADER_OR_FOLLOWER if the replica may not return its log end (`for_the_end` is the
-      required `Authority`): another leader's log may have the record.
-    - OFFSET_NOT_AVAILABLE, for consumers only, if the high watermark is below the start of the
-      leader epoch.
-    """
+    """Return the record below `end_of(partition)` that `timestamp` asks for, or None. Raise
+    BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. If no record is found,
+    raise the errors of a request for the end: another leader's log may have the record."""
     end = end_of(partition)
 
     def search() -> _Found | None:

@@ -1,8 +1,5 @@
-"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): describe this broker's log directories, and
-move replicas between them.
-
-If a request assigns a partition to two directories, the last one counts, as in Kafka.
-"""
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113). If a request assigns a partition to two
+directories, the last one counts, as in Kafka."""
 
 from __future__ import annotations
 

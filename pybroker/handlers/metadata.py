@@ -1,9 +1,5 @@
-"""Metadata and DescribeCluster: the leaders of partitions, and the addresses of brokers on the
-listener that received the request.
-
-A missing topic is created if the client and the configuration allow it. The response then waits a
-short time for the topic's leaders.
-"""
+"""Metadata and DescribeCluster: leaders, and brokers' addresses on the listener that received the
+request. If a missing topic is created, the response waits a short time for leaders."""
 
 from __future__ import annotations
 

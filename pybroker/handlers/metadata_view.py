@@ -1,8 +1,5 @@
-"""This broker's metadata of the cluster: live brokers, topics, and the leaders of partitions.
-
-The controller's UpdateMetadata commands change it. While ZooKeeper does not answer this broker, the
-Metadata responses of other brokers change it, too (leader discovery).
-"""
+"""This broker's metadata of the cluster. UpdateMetadata commands change it. While ZooKeeper does
+not answer, other brokers' Metadata responses change it, too (leader discovery)."""
 
 from __future__ import annotations
 
@@ -117,9 +114,9 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Apply the leader that another broker's Metadata response names, if `leader_epoch` is
-        later than the known leader epoch and `leader` is a known broker. Return False if this
-        broker does not know the partition, or knows it with another topic id than `topic_id`."""
+        """Apply the leader from another broker's Metadata response, if `leader_epoch` is later and
+        `leader` is a known broker. Return False if this broker does not know the partition with
+        this `topic_id`."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:

@@ -1,8 +1,5 @@
-"""Counts all requests of each API, and measures how long requests take.
-
-Produce and Fetch requests that are answered without a wait are sampled: one in `_SAMPLE` is
-measured, and its time is counted `_SAMPLE` times. Every other request is measured.
-"""
+"""Counts all requests of each API, and measures their times. Of the Produce and Fetch requests that
+do not wait, only one in `_SAMPLE` is measured."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups.
-
-OffsetCommit version 0 and OffsetFetch version 0 use /consumers/GROUP/offsets in ZooKeeper. Every
-broker answers these two requests. The group's coordinator answers OffsetDelete, and the other
-versions of OffsetCommit and OffsetFetch.
-"""
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups. Version 0 of
+OffsetCommit and OffsetFetch uses /consumers/GROUP/offsets in ZooKeeper, and every broker answers
+it."""
 
 from __future__ import annotations
 
@@ -84,9 +81,9 @@ async def handle_offset_commit(
 async def checked(
     services: Services, items: Iterable[tuple[str, ItemT]]
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, ItemT]]:
-    """Check the requested partitions before a commit. Each of `items` is (topic name, the request
-    for one partition). Return two mappings: the error code of each partition, and the requests for
-    the partitions without an error. If a partition is requested twice, the last request counts."""
+    """Check the requests of a commit, pairs (topic name, request for one partition). Return each
+    partition's error code, and the requests without an error. The last request for a partition
+    counts."""
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, ItemT] = {}
     async for name, item in yield_every(items):
@@ -242,8 +239,8 @@ async def _fetch(
     require_stable: bool,
 ) -> Found:
     """Return the group's offsets for the partitions `wanted` (None: all). If `require_stable` is
-    True, a partition with a pending transactional commit gets UNSTABLE_OFFSET_COMMIT. Raise
-    BrokerError if this broker is not the coordinator."""
+    True, pending transactional commits give UNSTABLE_OFFSET_COMMIT. Raise BrokerError if this
+    broker is not the coordinator."""
     shard = services.groups.shard_of(group_id)
     unstable = set(shard.offsets.undecided(group_id)) if require_stable else set()
     found: dict[TopicPartition, CommittedOffset | ErrorCode] = {
@@ -363,9 +360,8 @@ def _deletion_fault(
 
 
 async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
-    """Return a function that says whether a member of the group is subscribed to a topic. Raise
-    BrokerError GROUP_ID_NOT_FOUND if the group does not exist, NON_EMPTY_GROUP if its members are
-    not consumers."""
+    """Return a function that says whether the group is subscribed to a topic. Raise BrokerError
+    GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the members are not consumers."""
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
         if not await shard.has_offsets(group_id):

@@ -1,9 +1,5 @@
 """CreatePartitions: the controller writes a topic's larger assignment to ZooKeeper, and waits for
-the leaders of the new partitions, at most for the request's time limit.
-
-The response has one result for each topic, in the order of the request. If one topic fails, the
-others are still expanded.
-"""
+the new leaders."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Produce: checks each batch, appends it, and answers when the `acks` of the request is satisfied.
-
-The response has one result for each partition of the request. If one batch fails, the others are
-still appended. A request with acks=0 has no response, so a failure closes the connection.
-"""
+"""Produce: checks and appends each batch, and answers when `acks` is satisfied. A request with
+acks=0 has no response, so a failure closes the connection."""
 
 from __future__ import annotations
 
@@ -74,8 +71,8 @@ class _Progress:
 def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append the batches of the request. Return the response (None for acks=0), or an awaitable of
-    it if the response has to wait for a thread, a transaction coordinator or an acknowledgement."""
+    """Append the batches. Return the response (None for acks=0), or an awaitable of it if the
+    request has to wait."""
     guards = begin_guards(services, message)
     if _new_epochs(services, message) or (
         guards.unconfirmed and not confirm_guards_at_once(services, message, guards)
@@ -140,10 +137,8 @@ def _take(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Check and append the batch of one partition on the event loop. Leave the check to a thread
-    (`progress.unchecked`) if the batch has to be decompressed, if some of its records are invalid,
-    or if an earlier batch of the partition is in `progress.unchecked`. Raise BrokerError or
-    StorageError if the batch cannot be appended."""
+    """Check and append the batch of one partition, or leave the batch to a thread
+    (`progress.unchecked`). Raise BrokerError or StorageError if the batch cannot be appended."""
     if progress.guards.refusal is not None:
         raise progress.guards.refusal
     if acks not in (-1, 0, 1):

@@ -1,9 +1,6 @@
-"""The guards of transactional batches: before the first batch of a transaction is appended to a
-partition, the coordinator confirms that the partition is in the transaction (KIP-890).
-
-If a transaction marker is appended to the partition before the confirmation arrives, the
-confirmation does not count.
-"""
+"""The guards of transactional batches: before a transaction's first append to a partition, the
+coordinator confirms that the partition is in the transaction (KIP-890). A transaction marker that
+is appended meanwhile makes the confirmation void."""
 
 from __future__ import annotations
 
@@ -28,9 +25,8 @@ _NOBODY: Final = Producer(-1, -1)
 
 @dataclass(slots=True)
 class Guards:
-    """The guards and the errors of one request's transactional batches. A guard says whether the
-    transaction coordinator has to confirm, before the batch is appended, that the partition is in
-    the transaction. With the guard EXEMPT or None (see `of`), no confirmation is needed."""
+    """The guards and the errors of one request's transactional batches. A batch whose guard is
+    EXEMPT or None needs no confirmation."""
 
     refusal: BrokerError | None = None
     """The error of all batches of the request, if it is refused as a whole."""
@@ -49,10 +45,9 @@ class Guards:
         return [key for key, guard in guards if guard is not None and guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
-        """Return the guard of the batch for partition `key` (see the class). The guard is EXEMPT
-        if the verification of transactions is disabled. The guard is None if the producer
-        already has an open transaction in this partition. Raise BrokerError if the batch must
-        not be appended."""
+        """Return the guard of the partition's batch: EXEMPT if verification is disabled, None if
+        the transaction is already open in the partition. Raise BrokerError if the batch must not be
+        appended."""
         error = self.errors.get(key)
         if error is not None:
             raise error
@@ -64,10 +59,8 @@ NO_GUARDS: Final = Guards()
 
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
-    """Return the guards of the request's transactional batches. The guard of a batch tells whether
-    the coordinator must confirm, before the append, that the partition is in the transaction (see
-    `Guards`). As in Kafka, the whole request is refused if it has transactional batches but no
-    transactional id, or if its transactional batches are from two producers."""
+    """Return the guards of the request's transactional batches. As in Kafka, the whole request is
+    refused if these batches have no transactional id or come from two producers."""
     headers = _transactional_headers(message)
     if not headers:
         return NO_GUARDS

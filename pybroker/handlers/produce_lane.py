@@ -1,9 +1,5 @@
-"""The fast lane of Produce: handles requests that have exactly one batch, are not transactional,
-and have acks=1 or acks=all.
-
-The lane reads and writes frames without message objects. All other requests, and invalid batches,
-are left to `produce.py`. The responses are byte for byte those of `produce.py`.
-"""
+"""The fast lane of Produce: handles non-transactional requests with exactly one batch and acks=1 or
+acks=all, without message objects. The responses are byte for byte those of `produce.py`."""
 
 from __future__ import annotations
 

@@ -88,9 +88,9 @@ class ZooKeeperTopicAdmin:
         )
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Write to ZooKeeper that the topic is to be deleted. Raise BrokerError
-        UNKNOWN_TOPIC_OR_PARTITION if it does not exist, UNKNOWN_TOPIC_ID if its id is not
-        `topic_id`, CoordError if ZooKeeper does not answer."""
+        """Write to ZooKeeper that the topic is to be deleted. If the topic is missing, raise
+        BrokerError UNKNOWN_TOPIC_ID, or UNKNOWN_TOPIC_OR_PARTITION if `topic_id` is None. Raise
+        CoordError."""
         if topic_id is None:
             await request_deletion(self._coord, name)
         else:
@@ -104,9 +104,9 @@ class ZooKeeperTopicAdmin:
         *,
         validate_only: bool,
     ) -> None:
-        """Write to ZooKeeper that the topic has `count` partitions in total. `assignments` are the
-        replicas of the new partitions; if it is None, this method chooses the replicas. Raise
-        BrokerError if the request is invalid, CoordError if ZooKeeper does not answer."""
+        """Write to ZooKeeper that the topic has `count` partitions in total, the new ones with the
+        replicas `assignments` (None: chosen here). Raise BrokerError if the request is invalid;
+        CoordError."""
         await expand_topic(
             self._coord,
             name,
@@ -132,9 +132,8 @@ class ZooKeeperTopicAdmin:
             return False
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """Return (topic id or None, number of partitions) from the topic's node in ZooKeeper, or
-        None if there is no node. Raise CoordError if ZooKeeper does not answer, MalformedNode if
-        the node is malformed."""
+        """Return (topic id or None, number of partitions) from ZooKeeper, or None if there is no
+        topic. Raise CoordError or MalformedNode."""
         path = paths.topic(name)
         try:
             data, _ = await self._coord.get(path)

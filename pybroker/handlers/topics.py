@@ -1,9 +1,5 @@
 """CreateTopics and DeleteTopics: the controller writes the change to ZooKeeper and waits for the
-result, at most for the request's time limit.
-
-The response has one result for each topic, in the order of the request. If one topic fails, the
-others are still created or deleted.
-"""
+result."""
 
 from __future__ import annotations
 
@@ -227,9 +223,8 @@ def require_controller(services: Services) -> None:
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the BrokerError that the client gets for `error`. A BrokerError is returned unchanged.
-    A CoordError (ZooKeeper did not answer) becomes REQUEST_TIMED_OUT, after which clients retry. A
-    MalformedNode becomes UNKNOWN_SERVER_ERROR."""
+    """Return the BrokerError that the client gets for `error`. A CoordError becomes
+    REQUEST_TIMED_OUT, after which clients retry."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

@@ -1,6 +1,5 @@
-"""TxnOffsetCommit: the group's coordinator stores offsets that a producer commits with its
-transaction (KIP-98). From version 3 on, the commit is refused if the member is no longer in the
-group or states an earlier generation (KIP-447)."""
+"""TxnOffsetCommit: stores offsets that a producer commits with its transaction (KIP-98). From
+version 3 on, a member that has left or states an earlier generation is refused (KIP-447)."""
 
 from __future__ import annotations
 

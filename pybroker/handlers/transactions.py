@@ -1,9 +1,5 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn: turns each request into a call of the transaction
-coordinator.
-
-Version 4 of AddPartitionsToTxn is for brokers only: the leader of a partition asks whether the
-partition is in a transaction (KIP-890).
-"""
+"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn. Only brokers send version 4 of
+AddPartitionsToTxn: a leader asks whether a partition is in a transaction (KIP-890)."""
 
 from __future__ import annotations
 
@@ -90,9 +86,8 @@ def _added(message: AddPartitionsToTxnRequest, codes: Codes) -> AddPartitionsToT
 def _when_stored(
     change: Callable[[], Awaitable[None] | None], answer: Callable[[ErrorCode], T]
 ) -> T | Awaitable[T]:
-    """Call `change`, which changes a transaction. Return the response `answer(code)`: `code` is
-    NONE, or the code of the BrokerError with which the change failed. If the change is not stored
-    yet, return an awaitable of the response."""
+    """Call `change`. Return the response `answer(code)`, or an awaitable of it if the change is not
+    stored yet. `code`: NONE, or the code of the change's BrokerError."""
     try:
         stored = change()
     except BrokerError as error:
@@ -143,8 +138,8 @@ async def _answer_broker(
 async def _codes(
     services: Services, request: Request, transaction: AddPartitionsToTxnTransaction
 ) -> Codes:
-    """Add the partitions to the transaction, or only verify that they are in it. Return the error
-    code of each partition. If one partition cannot be added, none is added, as in Kafka."""
+    """Add the partitions (all or none, as in Kafka), or only verify them. Return the error code of
+    each partition."""
     keys = _keys(transaction.topics)
     faults = [_fault_of(services, request, key) async for key in yield_every(keys)]
     if any(faults):

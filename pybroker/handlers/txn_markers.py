@@ -1,10 +1,5 @@
-"""WriteTxnMarkers: the leader appends transaction markers, the control batches that end a
-transaction. Transaction coordinators send this request, and Admin clients send it to abort a
-hanging transaction (KIP-664).
-
-The response has one result for each partition of each marker. A marker is acknowledged like a batch
-with acks=all.
-"""
+"""WriteTxnMarkers: the leader appends transaction markers, with acks=all. Admin clients, too, send
+this request, to abort a hanging transaction (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Answers requests of the APIs that the broker advertises but does not implement.
-
-Each response is valid. Its error is the one that Kafka returns without the feature: for example
-without an authorizer, without SASL on this listener, or without a SCRAM credential.
-"""
+"""Answers requests of the APIs that the broker advertises but does not implement, with the error
+that Kafka returns without the feature."""
 
 from __future__ import annotations
 
@@ -59,8 +56,8 @@ def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
 
 
 def _describe_scram(request: scram.DescribeUserScramCredentialsRequest) -> Message:
-    """Return an error for each user, since this broker has no credentials. An error for the
-    response as a whole would abort the process of a client that uses librdkafka 2.15."""
+    """Return an error for each user. An error for the whole response would abort the process of a
+    client with librdkafka 2.15."""
     asked = Counter(user.name for user in request.users or [])
     return scram.DescribeUserScramCredentialsResponse(
         results=[_no_credentials(user, times) for user, times in asked.items()]

@@ -1,10 +1,5 @@
-"""Replaces this process by the program that its arguments name. The program ends when the parent
-process ends.
-
-Run as `python -I -S child_launcher.py PARENT_PID PROGRAM ARGUMENT...`. The kernel kills the program
-at the end of its parent (PR_SET_PDEATHSIG, which survives exec). This module imports little, since
-every import delays the start.
-"""
+"""Replaces this process by the program that its arguments name (see `main`). On Linux, the kernel
+kills the program when the parent process ends. Every import here delays the start."""
 
 from __future__ import annotations
 
@@ -17,9 +12,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Replace this process by a program. `arguments` are the parent's process id, the program's
-    path, and the program's arguments. If the parent has ended already, exit with code 1. On Linux
-    the program ends when the parent ends. On other systems it does not."""
+    """Replace this process by a program. `arguments`: the parent's process id, the program's path,
+    the program's arguments. If the parent has ended already, exit with code 1."""
     parent, program, *rest = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,9 +1,6 @@
-"""Starts child processes, and waits for their end. A child ends together with this process, even if
-this process is killed.
-
-The kernel also ends the child when the *thread* that started it ends. So a child must be started in
-a thread that lives at least as long as the child should.
-"""
+"""Starts child processes, and waits for their end. On Linux, a child ends together with this
+process, and also with the *thread* that started the child: the thread must live at least as long as
+the child should."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The embedded ZooKeeper: a broker without a configured ensemble runs the real ZooKeeper server as
-a child process.
+"""The embedded ZooKeeper: the server is a child process of a broker without a configured ensemble.
 
-Two servers on one data directory would diverge silently, so two locks protect the directory. The
-broker holds `owner.lock`, the server inherits `server.lock`. If `server.lock` is taken and
-`owner.lock` is not, the broker was killed and its server still runs: the next start kills this
-server. The server has a process group of its own, so that Ctrl-C does not reach it.
+Two servers on one data directory would diverge silently, so the broker locks `owner.lock`, and the
+server inherits the lock of `server.lock`. If only `server.lock` is taken, the broker was killed:
+the next start kills the old server. The server has its own process group, so that Ctrl-C does not
+reach the server.
 """
 
 from __future__ import annotations
@@ -68,15 +67,12 @@ rootLogger.appenderRef.file.ref=file
 
 
 class EmbeddedZooKeeper:
-    """An embedded ZooKeeper: owns its directory and the server's process from `start` to `stop`.
-    The directory contains ZooKeeper's `data/`, its logs (`zookeeper.log`, `zookeeper.out`), and
-    `server.json` with the server's port and process."""
+    """An embedded ZooKeeper: owns its directory and the server's process from `start` to `stop`."""
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """`port` is the port of the server. With 0 the server gets the port of its last start if
-        that port is free, otherwise any free port. If a `port` above 0 is in use, `may_move`
-        decides: if it is False, the start fails; if it is True, the server gets a port as if `port`
-        were 0."""
+        """With `port` 0, the server gets the port of its last start, or any free port. If
+        another `port` is in use, the start fails; if `may_move` is True, the server gets a port
+        as with 0."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -109,9 +105,8 @@ class EmbeddedZooKeeper:
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
-        """Start the server's process, without waiting for an answer. After this call the property
-        `connect` has the final address: a restart of the server keeps the port. Raises StartupError
-        if the process cannot be started."""
+        """Start the server's process, without waiting for an answer. After this call, `connect` has
+        the final address. Raises StartupError."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
             # in a used directory, the server of a killed broker may still have the port
@@ -125,8 +120,8 @@ class EmbeddedZooKeeper:
         self._asked_port, self._may_move = self._port, False  # a restart must keep the port
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait until the launched server answers. From then on, the server is started again
-        whenever it ends. If the server does not answer in time, stop it and raise StartupError."""
+        """Wait until the launched server answers, and from then on restart the server whenever it
+        ends. Without an answer in time, stop the server and raise StartupError."""
         assert self._child is not None, "call launch before wait_until_serving"
         try:
             async with asyncio.timeout(timeout_s):
@@ -187,9 +182,8 @@ class EmbeddedZooKeeper:
             ) from error
 
     def _record(self) -> dict[str, int]:
-        """Return the record of the last start of the server: its process id (`pid`), the kernel's
-        start time of that process (`start`), and its port (`port`). All three are 0 without a
-        record."""
+        """Return the server's last start: process id (`pid`), the kernel's start time of the
+        process (`start`), and `port`; all 0 without a record."""
         try:
             content = json.loads(self._record_file.read_bytes())
             return {key: int(content[key]) for key in ("pid", "start", "port")}
@@ -383,7 +377,7 @@ def _start_time(pid: int) -> int:
 
 def _claimed(port: int) -> socket.socket | None:
     """Return a socket that claims the port until the socket is closed, or None if another process
-    claims the port. The claim is a name in Linux' abstract namespace of sockets."""
+    claims the port."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(f"\0pybroker-embedded-zookeeper-{port}")

@@ -63,10 +63,9 @@ class ThreadedBlocking:
 
 
 class BackgroundThread:
-    """One thread for work that takes long and that no client waits for. On Linux its scheduling
-    policy is SCHED_BATCH: when it wakes up, it does not preempt a running thread, such as the event
-    loop's thread. Its priority is not lowered: a thread of low priority could hold the GIL for
-    long, and the event loop would wait for the GIL."""
+    """One thread for long work that no client waits for. With SCHED_BATCH (Linux), the thread does
+    not preempt the event loop's thread. The thread keeps its priority: at low priority the thread
+    could hold the GIL for long."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(
@@ -90,9 +89,8 @@ def _executor(threads: int) -> ThreadPoolExecutor:
 
 
 def spare_the_collector(*, collects: bool = True) -> None:
-    """Exclude all present objects from Python's garbage collector, and make its collections rarer.
-    If `collects` is True, free unreachable objects first. Without a call of this function, full
-    collections would delay all requests by 40 ms."""
+    """Exclude all present objects from garbage collection, and make collections rarer: full
+    collections would delay all requests by 40 ms. If `collects` is True, collect first."""
     if collects:
         gc.collect()
     gc.freeze()

@@ -1,9 +1,5 @@
-"""Runs a broker as a process, with real ports, ZooKeeper sessions and signals.
-
-The start binds the ports, compares the configuration with `meta.properties`, locks the log
-directories, and connects to ZooKeeper. Until these steps have succeeded, nothing is changed on disk
-or in ZooKeeper.
-"""
+"""Runs a broker as a process. The start changes no log until the ports are bound, `meta.properties`
+is checked, the log directories are locked, and ZooKeeper is connected."""
 
 from __future__ import annotations
 
@@ -68,8 +64,8 @@ def run_broker(config: BrokerConfig) -> None:
 
 
 async def _run(config: BrokerConfig) -> None:
-    """Start the broker, wait for a signal or another reason to end, and stop the broker. If the
-    broker ended for another reason than a signal, raise StartupError with that reason."""
+    """Run the broker until a signal or another reason to end. Raise StartupError if the reason is
+    not a signal."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str | None] = loop.create_future()
 
@@ -138,8 +134,8 @@ def _log_options(config: BrokerConfig) -> LogOptions:
 
 
 def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
-    """Serve the HTTP pages from now on. Return None if they are disabled, or if the default port is
-    in use. Raise StartupError if a configured port cannot be bound."""
+    """Serve the HTTP pages, unless `bind_http` returns None. Raise StartupError if a configured
+    port cannot be bound."""
     bound = bind_http(view.config)
     if bound is None:
         return None
@@ -219,9 +215,8 @@ def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socke
 
 
 def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
-    """Raise StartupError if the log directories belong to a cluster, but the directory of the
-    embedded ZooKeeper is missing. Without this check, the broker would create a new ZooKeeper that
-    does not have the cluster's topics."""
+    """Raise StartupError if the log directories belong to a cluster, but the embedded ZooKeeper's
+    directory is missing: a new ZooKeeper would not have the cluster's topics."""
     directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(

@@ -37,14 +37,9 @@ class _Attributes(ctypes.Structure):
 
 
 def shorten_slice() -> None:
-    """Give the calling thread a time slice of `LOOP_SLICE_NS`. Threads and processes that this
-    thread starts have the default slice.
-
-    Since Linux 6.12, a thread that wakes up preempts a running thread whose slice is longer. A
-    thread that does not preempt may wait until the next tick of the scheduler (4 ms). Older kernels
-    ignore the slice. The thread's share of the processors stays the same. If the kernel refuses the
-    call, the thread keeps its old slice.
-    """
+    """Give the calling thread, but not its children, a time slice of `LOOP_SLICE_NS`, if the kernel
+    allows it. Since Linux 6.12, a thread that wakes up preempts a thread with a longer slice;
+    otherwise the thread may wait for the scheduler's next tick (4 ms)."""
     found = _attributes()
     if found is None:
         return

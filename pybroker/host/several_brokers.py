@@ -80,9 +80,8 @@ def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
 
 
 def check_directories(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if the data in the log directories does not suit `brokers`, the number of
-    brokers to start. Several brokers cannot use the data of a single broker. A single broker cannot
-    use the data of several brokers."""
+    """Raise StartupError if the log directories have the data of several brokers and `brokers` is
+    1, or the data of a single broker and `brokers` is larger."""
     for directory in map(Path, config.log_directories):
         first = _directory_of(directory, 0)
         if brokers == 1 and (first / _META).exists():

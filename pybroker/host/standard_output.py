@@ -1,10 +1,6 @@
-"""The standard streams of a tool. If the program that reads the tool's output ends (`| head`), the
-tool ends, too, without an error message.
-
-When the reader has ended, a write to Python's own standard output raises BrokenPipeError. This is
-an OSError, so the tool could take it for an error of a file. The standard output of this module
-raises OutputGone instead.
-"""
+"""The standard streams of a tool. If the program that reads the output ends (`| head`), the tool
+ends, too, without an error message. A write then raises OutputGone: the tool could take
+BrokenPipeError, an OSError, for an error of a file."""
 
 from __future__ import annotations
 
@@ -31,8 +27,8 @@ class OutputFailed(PybrokerError):
 
 
 class _Output(io.FileIO):
-    """Standard output. After a failed write the stream discards all later output. If the write
-    failed because the program that reads the output has ended, standard error is discarded, too."""
+    """Standard output. After a failed write, the stream discards all later output. If the reader of
+    the output has ended, standard error is discarded, too."""
 
     def write(self, data: Any, /) -> int:
         if not memoryview(data).nbytes:
@@ -69,9 +65,8 @@ class _Complaints(io.FileIO):
 
 @contextmanager
 def ended_by_its_reader() -> Iterator[None]:
-    """Return a context in which a tool may write to standard output. If the program that reads the
-    output ends, the context ends early, without an error. Within the context, `sys.stdout` and
-    `sys.stderr` are replaced, but only if they write to a file descriptor."""
+    """Return a context in which a tool may write to standard output, through new `sys.stdout` and
+    `sys.stderr`. If the reader of the output ends, the context ends early, without an error."""
     before = sys.stdout, sys.stderr
     sys.stdout = _replaced(sys.stdout, _Output)
     sys.stderr = _replaced(sys.stderr, _Complaints)

@@ -1,9 +1,9 @@
-"""The decisions of the supervisor of `pybroker start --brokers N`: its functions receive events and
+"""The decisions of the supervisor of `pybroker start --brokers N`: functions receive events and
 return effects, which `supervisor.py` carries out.
 
-If a broker ends after it has served clients, it is started again, after a pause that grows each
-time. If a broker fails its very first start, all brokers are stopped. They are stopped one after
-another, the last one first, so that each can hand its leaderships over.
+A broker that ends after it has served clients is started again, after a growing pause. If a broker
+fails its very first start, all brokers are stopped, one after another, so that each can hand its
+leaderships over.
 """
 
 from __future__ import annotations

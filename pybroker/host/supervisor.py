@@ -1,9 +1,6 @@
-"""`pybroker start --brokers N`: one process, the supervisor, runs N brokers and the ZooKeeper that
-they share.
-
-Each broker has a process group of its own, so that Ctrl-C reaches only the supervisor. The brokers
-end with the supervisor, even if it is killed. ZooKeeper is stopped last.
-"""
+"""`pybroker start --brokers N`: one process, the supervisor, runs N brokers and their common
+ZooKeeper. Each broker has a process group of its own, so that Ctrl-C reaches only the
+supervisor."""
 
 from __future__ import annotations
 
@@ -67,9 +64,8 @@ class _Child:
 
 
 def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequence[str]) -> None:
-    """Run the brokers of `plans` until this process receives SIGTERM or SIGINT. Every broker's
-    command line begins with `words`. Raise StartupError if a broker cannot start, or does not stop
-    in time."""
+    """Run the brokers until SIGTERM or SIGINT. Every broker's command line begins with `words`.
+    Raise StartupError if a broker cannot start, or does not stop in time."""
     as_json = config.pybroker_log_format == "json"
     start_logging(
         LogOptions(as_json=as_json, level=config.pybroker_log_level, levels=config.log_levels)

@@ -149,9 +149,8 @@ class RemoteBrokerChannel:
         return answers
 
     async def ask(self, key: ApiKey, request: Message, answer: type[AnswerT]) -> AnswerT:
-        """Send one request to the other broker, in the highest version that pybroker supports, and
-        return the response. Raises PybrokerError, OSError or TimeoutError if no response arrives.
-        Even then the other broker may have processed the request."""
+        """Send one request, and return the response. Raises PybrokerError, OSError or TimeoutError
+        if no response arrives. Even then the other broker may have processed the request."""
         connection = await self._connected()
         version = APIS[key].max_version  # both brokers belong to the same cluster
         return await connection.send(

@@ -66,9 +66,8 @@ def new_fetchers(
     clock: Clock,
     metrics: Metrics,
 ) -> ReplicaFetchers:
-    """Return the fetchers with which this broker follows leaders on other brokers. `find`
-    receives a broker id and returns the registered broker, or None if no broker is registered
-    with this id."""
+    """Return the fetchers with which this broker follows leaders on other brokers. `find` returns
+    the registered broker with a broker id, or None."""
 
     def endpoint(leader: int) -> Endpoint | None:
         broker = find(leader)
@@ -86,9 +85,8 @@ def new_fetchers(
 
 
 class FollowerLeaderChannel:
-    """A follower's channel to one leader. If a call is cancelled while it waits for a response, the
-    channel closes the connection. The next call then need not wait for the response to the
-    cancelled request."""
+    """A follower's channel to one leader. A call that is cancelled closes the connection, so that
+    the next call need not wait for the old response."""
 
     def __init__(
         self,

@@ -88,8 +88,8 @@ def markers_request(markers: Sequence[TransactionMarker]) -> WriteTxnMarkersRequ
 
 
 def results(markers: Sequence[TransactionMarker], answer: WriteTxnMarkersResponse) -> Results:
-    """Return, for each marker, the error codes of its partitions. As in Kafka, the response
-    identifies a marker by its producer id. Raises BrokerError if a marker has no result."""
+    """Return, for each marker, the error codes of its partitions. The response identifies a marker
+    by its producer id. Raises BrokerError if a marker has no result."""
     by_producer = {
         found.producer_id: {
             TopicPartition(topic.name, part.partition_index): error_code(part.error_code)

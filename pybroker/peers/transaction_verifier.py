@@ -1,10 +1,6 @@
 """Asks transaction coordinators, on behalf of a leader, whether partitions are in a transaction
-(KIP-890). A coordinator on another broker is asked by AddPartitionsToTxn with VerifyOnly, a
-coordinator on this broker by a direct call.
-
-Each broker gets one request at a time. Questions that arrive during a request share the next
-request.
-"""
+(KIP-890). Each other broker gets one request at a time. Questions that arrive meanwhile share the
+next request."""
 
 from __future__ import annotations
 
@@ -74,10 +70,9 @@ is on another broker. Raises BrokerError."""
 
 
 class Verifier:
-    """A `TransactionVerifier`. `find` returns the broker id of a transactional id's coordinator, or
-    raises BrokerError. `channel_to` returns a new channel to another broker. `verify_here` asks the
-    coordinator on this broker, whose id is `broker_id`. `verify_here_at_once` asks the same
-    coordinator, but returns None if the result has to be awaited."""
+    """A `TransactionVerifier`. `find` returns the broker id of a transactional id's coordinator,
+    or raises BrokerError. `verify_here` and `verify_here_at_once` ask the coordinator on this
+    broker."""
 
     def __init__(
         self,
@@ -249,9 +244,8 @@ def _as_produce_error(code: ErrorCode) -> ErrorCode:
 
 
 def _settle(question: _Question, answers: Mapping[str, Errors], error: BrokerError | None) -> None:
-    """Answer a question with `error`, if there is an error. Otherwise answer it with the codes that
-    `answers` has for the question's transactional id. Do nothing if the question already has an
-    answer, or if the task that asked the question was cancelled."""
+    """Answer a question with `error`, or with its codes in `answers`, unless the question has an
+    answer or was cancelled."""
     if question.answer.done():
         return
     if error is not None:

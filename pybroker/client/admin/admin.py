@@ -1,6 +1,5 @@
-"""The public admin client: topics, partitions, options, log directories, groups, transactions,
-cluster. Every operation returns a result for each item, so an error of one item does not hide the
-results of the other items."""
+"""The public admin client. An operation on several items returns a result or an error for each
+item."""
 
 from __future__ import annotations
 
@@ -54,7 +53,8 @@ from pybroker.ports import Clock, Rng
 class Admin:
     """The admin client: it manages topics, partitions, options, log directories and groups.
 
-    `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms.
+    `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms. Every
+    operation raises Closed if the client is not open.
 
         async with Admin("localhost:9092") as admin:
             for result in await admin.create_topics([NewTopic("orders", partitions=3)]):
@@ -142,10 +142,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Let the controller elect leaders of these partitions (None: of all partitions that need
-        an election). Return None for each partition with a new leader, and an error for each other
-        partition, for example ELECTION_NOT_NEEDED. Raises ClientError if the controller does not
-        answer."""
+        """Let the controller elect leaders of these partitions (None: of all that need an
+        election). Return None for each new leader, else the error, such as ELECTION_NOT_NEEDED.
+        Raises ClientError if the controller does not answer."""
         return await admin_elections.elect_leaders(
             self._calls, election_type, partitions, timeout_ms=timeout_ms
         )
@@ -257,9 +256,8 @@ class Admin:
         broker: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """Return the active producers of each partition, as the partition's leader knows them.
-        With `broker`, return them as the replica on this broker knows them. Raises Closed if the
-        client is not open."""
+        """Return the active producers of each partition, as the leader knows them, or as the
+        replica on `broker` knows them."""
         return await admin_partitions.describe_producers(
             self._calls, partitions, broker=broker, timeout_ms=timeout_ms
         )
@@ -280,8 +278,7 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
         """Return for each partition the offset for the given timestamp, or the error. A timestamp
-        is in ms since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed if the
-        client is not open."""
+        is in ms since 1970, or LATEST, EARLIEST or MAX_TIMESTAMP."""
         self._calls.check_opened()
         return await list_offsets(
             self._cluster,
@@ -307,9 +304,8 @@ class Admin:
     async def delete_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Delete groups and their committed offsets. A group that has members is not deleted.
-        Return None for each deleted group, and the error for each other group. Raises Closed if the
-        client is not open."""
+        """Delete groups without members, and their committed offsets. Return None for each deleted
+        group, else the error."""
         return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def remove_members(
@@ -329,8 +325,7 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[str, GroupOffsets]:
         """Return the committed offsets of each group, in the given partitions (None: all). With
-        `require_stable`, wait while an open transaction may commit offsets of these partitions.
-        Raises Closed if the client is not open."""
+        `require_stable`, wait while an open transaction may commit offsets of these partitions."""
         return await admin_group_offsets.committed_offsets(
             self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -342,9 +337,8 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Commit offsets for a group without members. Return for each partition the error of its
-        commit; None if the offset was committed. Raises ClientError if the coordinator does not
-        answer."""
+        """Commit offsets for a group without members. Return None for each committed offset, else
+        the error. Raises ClientError if the coordinator does not answer."""
         return await admin_group_offsets.alter_offsets(
             self._calls, group, offsets, timeout_ms=timeout_ms
         )
@@ -356,9 +350,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Delete a group's committed offsets in these partitions. The coordinator refuses a
-        partition if a member is subscribed to its topic. Return None for each deleted offset, else
-        the error. Raises ClientError if the coordinator refuses the whole request."""
+        """Delete a group's committed offsets. Return None for each deleted offset, else the error,
+        for example if a member is subscribed to the topic. Raises ClientError if the whole request
+        fails."""
         return await admin_group_offsets.delete_offsets(
             self._calls, group, partitions, timeout_ms=timeout_ms
         )
@@ -377,9 +371,8 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return for each partition the lag from its offset in `committed` to the end of the log.
-        Without `details` the lag in bytes and in seconds is None. Raises Closed if the client is
-        not open."""
+        """Return for each partition the lag of its offset in `committed`. Without `details`, the
+        lag in bytes and in seconds is None."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
@@ -405,11 +398,8 @@ class Admin:
         duration_ms: int = admin_transactions.ALL,
         timeout_ms: int | None = None,
     ) -> TransactionList:
-        """Return the transactional ids of the cluster. `states` and `producer_ids` limit the
-        result to ids with one of these states and one of these producer ids (empty: any). A
-        `duration_ms` of 0 or more limits the result to ids whose transaction has been open for
-        longer than `duration_ms`; this limit needs Kafka 3.8 or later. Raises Closed if the client
-        is not open."""
+        """Return the transactional ids that match all filters (empty: any). A `duration_ms` of 0 or
+        more selects transactions that have been open for longer, and needs Kafka 3.8 or later."""
         return await admin_transactions.list_transactions(
             self._calls, states, producer_ids, duration_ms, timeout_ms=timeout_ms
         )
@@ -435,8 +425,7 @@ class Admin:
     async def abort_transaction(
         self, transaction: OpenTransaction, *, timeout_ms: int | None = None
     ) -> None:
-        """Abort a hanging transaction in one partition, without the transaction coordinator. If the
-        coordinator later commits the transaction, its records in this partition stay aborted.
-        Raises ClientError if the leader did not confirm the abort marker. If the error's `definite`
-        is false, the leader may have written the marker."""
+        """Abort a hanging transaction in one partition, without the transaction coordinator. The
+        records stay aborted even if the coordinator later commits the transaction. Raises
+        ClientError if the leader did not confirm the abort marker."""
         await admin_transactions.abort_transaction(self._calls, transaction, timeout_ms=timeout_ms)

@@ -163,13 +163,9 @@ class Calls:
     async def _before_retry(
         self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
     ) -> None:
-        """Wait for the retry backoff and refresh the metadata. Raise `error` instead if any of
-        these holds:
-
-        - the deadline comes before the end of the backoff;
-        - `error` is not retriable;
-        - the broker may have processed the request, and the request is not `repeatable`.
-        """
+        """Wait for the retry backoff and refresh the metadata. Raise `error` instead if it is not
+        retriable, if the deadline comes first, or if the broker may have processed a request that
+        is not `repeatable`."""
         pause = self.cluster.pause_s(failures)
         may_retry = error.retriable and (error.definite or repeatable)
         if not may_retry or deadline.remaining_s() <= pause:

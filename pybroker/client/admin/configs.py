@@ -314,8 +314,8 @@ async def _ask_each(
     ask: _AskAbout[T],
     timeout_ms: int | None,
 ) -> dict[ConfigResource, T | ClientError]:
-    """Return for each resource the result or the error, with retries. A resource of one broker (its
-    options or loggers) is requested from that broker, any other resource from any broker."""
+    """Return for each resource the result or the error. A broker's own options and loggers are
+    requested from that broker."""
     wanted = list(dict.fromkeys(resources))
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in wanted:

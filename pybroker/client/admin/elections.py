@@ -33,9 +33,8 @@ async def elect_leaders(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Ask the controller to elect leaders. If `partitions` is None, the election covers all
-    partitions. The result for a partition is None if the election succeeded, otherwise the error.
-    Raises ClientError if the whole request fails."""
+    """Ask the controller to elect leaders, as `Admin.elect_leaders` describes. Raises ClientError
+    if the whole request fails."""
     topics: dict[str, TopicPartitions] = {}
     for name, number in dict.fromkeys(partitions or ()):
         topics.setdefault(name, TopicPartitions(topic=name)).partitions.append(number)

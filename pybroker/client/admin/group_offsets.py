@@ -42,9 +42,8 @@ SEVERAL_GROUPS_VERSION: Final = 8
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """The committed offset of a group in a partition. `offset` is the next offset to read.
-    `leader_epoch` is the leader epoch of the last read record, -1 if unknown. `metadata` is the
-    text that the consumer has committed with the offset. If the broker returned an error, only
-    `error` is set."""
+    `leader_epoch` is that of the last read record, -1 if unknown. `metadata` is the consumer's
+    text. If the request failed, only `error` is set."""
 
     offset: int
     leader_epoch: int = -1
@@ -172,9 +171,8 @@ async def delete_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Delete a group's committed offsets in these partitions. Return None for each deleted offset,
-    else the error. Raises ClientError if the coordinator does not answer, or refuses the whole
-    request."""
+    """Delete a group's committed offsets, as `Admin.delete_offsets` describes. Raises ClientError
+    if the whole request fails."""
     calls.check_opened()
     wanted = list(dict.fromkeys(partitions))
     request = OffsetDeleteRequest(

@@ -93,9 +93,9 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The state and the members of a group. `state` is Kafka's name of the state, such as "Stable".
-    The state of an unknown group is "Dead". `assignor` is empty in every state but "Stable". If the
-    request failed, only `error` is set."""
+    """The state and the members of a group. `state` is Kafka's name, such as "Stable", or "Dead"
+    for an unknown group. `assignor` is set only in "Stable". If the request failed, only `error` is
+    set."""
 
     group_id: str
     state: str = ""
@@ -183,8 +183,8 @@ async def delete_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
     """Delete groups without members. Return None for each deleted group, else the error. A request
-    that the coordinator may have processed is not retried: a new group may have got the same id
-    meanwhile, and the retry would delete it."""
+    that the coordinator may have processed is not retried, because a retry could delete a new group
+    with the same id."""
     calls.check_opened()
 
     async def ask(

@@ -1,6 +1,5 @@
-"""The lag of groups: the records, the bytes and the time between the committed offset and the end
-of the log. Committed offsets are read before log offsets, so a record that is consumed in between
-may count as lag."""
+"""The lag of groups, in records, bytes and time. Committed offsets are read before log offsets, so
+a record that is consumed in between may count as lag."""
 
 from __future__ import annotations
 
@@ -46,12 +45,12 @@ Position = tuple[TopicPartition, int]
 class PartitionLag:
     """The lag of a group in one partition.
 
-    `records` is the number of offsets from `committed` to `end_offset`, which is the high
-    watermark. `stable_records` is the number of offsets from `committed` to `last_stable_offset`,
-    at which a read_committed consumer stops. `bytes` is estimated from the size of the leader's
-    log. `seconds` is the age of the oldest unread record, 0.0 if all records are read. `bytes` and
-    `seconds` are None if unknown. If `error` is set, only `committed` is known: the other offsets
-    are -1, and the lag is None.
+    - `records`: the offsets from `committed` to `end_offset`, the high watermark.
+    - `stable_records`: the offsets from `committed` to `last_stable_offset`, for read_committed.
+    - `bytes`: estimated from the size of the leader's log; None if unknown.
+    - `seconds`: the age of the oldest unread record, 0.0 without one; None if unknown.
+
+    If `error` is set, unknown offsets are -1 and the lag is None.
     """
 
     committed: int
@@ -190,9 +189,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the three offsets in `answers`: the log start offset, the last stable offset and the
-    high watermark. After a change of leader between the requests, an offset may be smaller than a
-    preceding offset. Such an offset is replaced by the largest preceding offset."""
+    """Return the log start offset, the last stable offset and the high watermark. After a change of
+    leader between the requests, replace an offset that is smaller than a preceding one by the
+    preceding one."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 
@@ -280,9 +279,9 @@ async def _timestamp(
 
 
 def _first_timestamp(records: memoryview, offset: int) -> tuple[int | None, int]:
-    """Return the timestamp, in ms since 1970, of the first record at or after `offset` in these
-    batches (None if they have no such record), and the offset after the last batch that was looked
-    at. Raises CorruptionError, BrokerError."""
+    """Return the timestamp (ms since 1970) of the first record at or after `offset`, None without
+    one, and the offset after the last batch that was looked at. Raises CorruptionError,
+    BrokerError."""
     position = offset
     for start, header in iter_headers(records):
         position = header.next_offset

@@ -33,9 +33,9 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """A replica in a log directory. `size` is in bytes, `offset_lag` the number of offsets behind
-    the high watermark. `future` is true for the new copy of a replica that is being moved to this
-    directory."""
+    """A replica in a log directory. `size` is in bytes. `offset_lag` is the number of offsets
+    behind the high watermark. `future` marks the copy that a move writes; its `offset_lag` is
+    behind the moved replica."""
 
     size: int
     offset_lag: int

@@ -46,10 +46,9 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """The state of a producer in a partition, as one replica of the partition stores it.
-    `last_timestamp` is the timestamp of the producer's last batch, in ms since 1970.
-    `transaction_start` is the first offset of the open transaction. `last_sequence`,
-    `coordinator_epoch` and `transaction_start` are -1 if not set."""
+    """The state of a producer in a partition, as one replica stores it. `last_timestamp` is in ms
+    since 1970. `transaction_start` is the first offset of the open transaction. Unset values are
+    -1."""
 
     id: int
     epoch: int
@@ -76,9 +75,9 @@ class PartitionProducers:
 async def delete_records(
     calls: Calls, before: Mapping[TopicPartition, int], *, timeout_ms: int | None
 ) -> dict[TopicPartition, DeletedRecords]:
-    """Delete the records before the given offset of each partition. Return one result for each
-    partition. With an offset of HIGH_WATERMARK, a request that the broker may have processed is not
-    retried, because the retry could delete more records."""
+    """Delete the records before the given offset of each partition. With HIGH_WATERMARK, a
+    request that the broker may have processed is not retried, because the retry could delete
+    more records."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float

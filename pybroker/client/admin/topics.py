@@ -35,9 +35,8 @@ DELETE_BY_STATE_VERSION: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. If `partitions` or `replication_factor` is -1, the broker uses its
-    default. `assignments` maps each partition to its broker ids, preferred leader first; if it is
-    given, `partitions` and `replication_factor` must be -1."""
+    """A topic to create; -1 means the broker's default. `assignments` maps each partition to its
+    broker ids, preferred leader first. `partitions` and `replication_factor` must then be -1."""
 
     name: str
     partitions: int = LEFT_TO_BROKER

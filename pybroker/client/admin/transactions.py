@@ -38,9 +38,8 @@ ALL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id in the list that a coordinator returns. `coordinator` is the broker id of
-    the coordinator. `state` is Kafka's name for the state of the transaction, for example
-    "Ongoing"."""
+    """A transactional id in a coordinator's list. `coordinator` is a broker id. `state` is Kafka's
+    name of the transaction's state, such as "Ongoing"."""
 
     transactional_id: str
     coordinator: int
@@ -65,10 +64,9 @@ class TransactionList:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """The state of a transactional id. `start_ms` is the time at which the last transaction began,
-    in ms since 1970; -1 if there was no transaction. `partitions` are those partitions of the
-    transaction that still need a commit or abort marker. If the request failed, only `error` is
-    set."""
+    """The state of a transactional id. `start_ms` is the time at which the last transaction began
+    (ms since 1970; -1: none). `partitions` are those that still need a commit or abort marker. If
+    the request failed, only `error` is set."""
 
     transactional_id: str
     coordinator: int = -1
@@ -105,9 +103,8 @@ class FencedProducer:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction to abort in one partition: the producer's id and epoch, and the epoch of the
-    transaction coordinator. The leader refuses a `coordinator_epoch` that is below the coordinator
-    epoch of the producer's last marker."""
+    """A transaction to abort in one partition. The leader refuses a `coordinator_epoch` below that
+    of the producer's last marker."""
 
     partition: TopicPartition
     producer_id: int
@@ -123,9 +120,8 @@ async def list_transactions(
     *,
     timeout_ms: int | None,
 ) -> TransactionList:
-    """Ask all brokers for their transactional ids, and return them sorted. `states` and
-    `producer_ids` are filters; an empty filter matches all ids. If `duration_ms` is 0 or more,
-    return only ids whose transaction has been open for longer than `duration_ms`."""
+    """Ask all brokers for their transactional ids, and return them sorted.
+    `Admin.list_transactions` describes the filters."""
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
@@ -262,8 +258,7 @@ async def abort_transaction(
     calls: Calls, transaction: OpenTransaction, *, timeout_ms: int | None
 ) -> None:
     """Let the partition's leader write an abort marker (WriteTxnMarkers). Raises ClientError if the
-    leader did not confirm the marker. A request that the leader may have processed is not repeated,
-    because the producer may have begun its next transaction."""
+    leader does not confirm the marker. A retry could abort the producer's next transaction."""
 
     async def ask(
         connection: Connection, _: tuple[TopicPartition, ...], timeout_s: float

@@ -1,11 +1,8 @@
 """The algorithm of the sticky assignors: balanced assignments that move as few partitions as
 possible.
 
-A member (the giver) that has at least two partitions more than another member (the receiver) should
-pass one partition to the receiver. If the receiver does not subscribe to the topics of the giver's
-partitions, a chain of members may help: from the giver to the receiver, each member passes one of
-its partitions to the next. An assignment is balanced if no giver can pass a partition in either
-way.
+In a chain of members, each passes one partition to the next. An assignment is balanced if no chain
+ends at a member with at least two partitions fewer than the first.
 """
 
 from __future__ import annotations
@@ -29,9 +26,8 @@ class Ownership:
 
 
 def owners(ownerships: Mapping[str, Ownership]) -> dict[TopicPartition, str]:
-    """Return the owner of each partition. The owner is the member with the latest generation among
-    the members that report the partition as owned. If two of these members have the same latest
-    generation, the partition has no owner."""
+    """Return each partition's owner: of the members that report the partition, the one with the
+    latest generation. A tie leaves no owner."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, ownership in ownerships.items():
         for partition in dict.fromkeys(ownership.partitions):
@@ -73,9 +69,8 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Balance the assignment `kept` by adding and removing partitions. All members must subscribe
-    to the same topics. `rest` has the partitions without an owner, `total` is the number of all
-    partitions."""
+    """Balance `kept` in place. All members must subscribe to the same topics. `rest` has the
+    partitions without an owner."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))
@@ -96,13 +91,8 @@ def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
 
 @dataclass(slots=True)
 class _Flow:
-    """The algorithm for members that subscribe to different topics.
-
-    The algorithm looks for a chain of members whose last member has at least two partitions fewer
-    than the first. Each member passes one partition to the next member of the chain. The next
-    member must subscribe to the topic of this partition. The algorithm ends when no such chain
-    exists.
-    """
+    """Balances members that subscribe to different topics, by chains of members (see the
+    module)."""
 
     kept: Assignments
     reads: Mapping[str, frozenset[str]]
@@ -123,9 +113,8 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """Look for a chain of members whose last member has at least two partitions fewer than the
-        first. If there is one, let each member of the chain pass one partition to the next member,
-        and return True. If there is none, the assignment is balanced: return False."""
+        """Pass partitions along one chain of members. Return False if the assignment is already
+        balanced."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:
@@ -135,8 +124,8 @@ class _Flow:
         return False
 
     def _path(self, giver: str) -> list[tuple[str, str, str]]:
-        """Return the shortest chain of (source member, topic, target member) moves from `giver` to
-        a member that has at least two partitions fewer than `giver`; empty if there is none."""
+        """Return the shortest chain of (source, topic, target) moves from `giver` to a member with
+        at least two partitions fewer; [] if there is none."""
         came: dict[str, tuple[str, str]] = {}
         queue = deque([giver])
         while queue:
@@ -152,9 +141,8 @@ class _Flow:
         return []
 
     def _move(self, source: str, topic: str, target: str) -> None:
-        """Move one partition of the topic from `source` to `target`. The first choice is a
-        partition that `target` owned before the rebalance, the second a partition that neither of
-        the two owned."""
+        """Move one partition of the topic: preferably one that `target` owned before, otherwise one
+        that `source` did not own."""
         choices = [partition for partition in self.kept[source] if partition.topic == topic]
 
         def cost(partition: TopicPartition) -> tuple[int, int]:

@@ -16,10 +16,8 @@ from pybroker.model import TopicPartition
 
 
 class RangeAssignor(Forgetful):
-    """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
-    members gets one partition more. If the same members subscribe to several topics with the same
-    partition count, each member gets the same partition numbers of all these topics. Records with
-    the same key then go to the same member."""
+    """The assignor "range". If the same members subscribe to topics with equal partition counts,
+    each member gets the same partition numbers of all these topics (co-partitioning)."""
 
     name: Final = "range"
     cooperative: Final = False

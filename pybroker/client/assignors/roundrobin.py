@@ -17,8 +17,7 @@ from pybroker.model import TopicPartition
 
 
 class RoundRobinAssignor(Forgetful):
-    """The assignor "roundrobin": it goes through the partitions of all topics, and gives each
-    partition to the next member in turn. Members that do not subscribe to the partition's topic are
+    """The assignor "roundrobin". Members that do not subscribe to a partition's topic are
     skipped."""
 
     name: Final = "roundrobin"

@@ -75,9 +75,8 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """The assignor "cooperative-sticky". Members keep their partitions while they join. A partition
-    that moves takes two rebalances: in the first the old owner releases the partition, in the
-    second the new owner gets it."""
+    """The assignor "cooperative-sticky". A partition moves in two rebalances: one releases the
+    partition, the next assigns it."""
 
     name: Final = "cooperative-sticky"
     cooperative: Final = True
@@ -86,9 +85,8 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation in which this member got its partitions, as bytes. From version 2
-        on, the subscription has a field for the generation. In versions 0 and 1, the generation is
-        only in the user data."""
+        """Return the generation in which this member got its partitions, for subscriptions below
+        version 2."""
         return _GENERATION.pack(self._generation)
 
     def assign(
@@ -139,10 +137,8 @@ def _earlier(subscription: Subscription) -> Ownership:
 
 
 def _present(subscription: Subscription) -> Ownership:
-    """Return the partitions that a "cooperative-sticky" member reports as owned, and the generation
-    in which the member owned them. From version 2 on the subscription has a field for the
-    generation. Below version 2 the generation is in the user data: as a single number, or in the
-    format of "sticky"."""
+    """Return the partitions that a "cooperative-sticky" member reports as owned. Below version 2,
+    the generation is in the user data: as a number, or in the format of "sticky"."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:

@@ -72,15 +72,11 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offset to commit for each partition when the consumer closes.
+        """Return the offsets to commit when the consumer closes: the positions, but for partitions
+        in `in_hand` the offset of the first record that may be unprocessed.
 
-        `in_hand` has partition -> offset of the first record that the application may not have
-        processed. The result has:
-
-        - for a partition outside `in_hand`: the consumer's position.
-        - for a partition in `in_hand`: the offset from `in_hand`. If the application itself has
-          called `commit` for the partition, and the position has not changed after the call, the
-          result does not have the partition: the offset of the application's own commit stays.
+        The result omits a partition of `in_hand` whose position is unchanged since the
+        application's own commit: that commit stays.
         """
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
@@ -160,9 +156,8 @@ class Committer:
             log.warning("final commit failed, records may be read twice reason=%s", error)
 
     async def settle(self) -> None:
-        """Wait for commits in flight, at most as long as the time limit of the final commit. Call
-        this before the member leaves the group, because the coordinator rejects commits of a member
-        that has left."""
+        """Wait for commits in flight, at most for the time limit of the final commit. Call this
+        before the member leaves the group: the coordinator rejects later commits."""
         self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
@@ -177,10 +172,8 @@ class Committer:
     # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit: `offsets`, or the positions if `offsets` is None. Raises
-        ValueError for a negative offset. Also store the present position of each partition in the
-        result. With the stored positions, `handled` knows whether a position has changed since the
-        application committed."""
+        """Return `offsets`, or the positions if None. Store the present positions of these
+        partitions for `handled`. Raises ValueError for a negative offset."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():

@@ -1,14 +1,6 @@
-"""The reactions of a group member to the error codes of its coordinator. Each request has one
-table: error code -> reaction. If an error code is not in the request's table, the request is
-retried for a retriable code, and fails for any other code.
-
-The main requests, the state in which the member sends each request, and what follows the response:
-
-    JoinGroup     joining   the member sends SyncGroup, or JoinGroup again
-    SyncGroup     joining   the member is stable, or joins again
-    Heartbeat     stable    the member stays stable, or joins again
-    OffsetCommit  any       the offsets are stored, or the commit is retried, or it fails
-"""
+"""The reactions of a group member to the error codes of its coordinator. Each request has a table
+of reactions. For a code outside the table, the request is retried if the code is retriable, and
+fails otherwise."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ class Group:
 
     async def close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
         """Commit, release all partitions and leave the group. `in_hand`: partition -> offset of the
-        first record that the application may not have processed. With `quick`, wait only briefly
-        for brokers. Raises the errors of callbacks."""
+        first record that may be unprocessed. `quick` limits waits for brokers. Raises the errors of
+        callbacks."""
         if quick:
             self.committer.hurry()
         try:
@@ -132,10 +132,9 @@ class Group:
         return None if self.session.choice is None else self._member.identity
 
     def _identity_now(self, at_call: Identity | None) -> Identity:
-        """Return the member's present identity, for an OffsetCommit request. `at_call` is the
-        identity that the member had when the application called `commit` (None: do not compare).
-        Raises CommitFailed if the two identities differ: other members may already have committed
-        larger offsets."""
+        """Return the member's identity for an OffsetCommit request. Raises CommitFailed if the
+        identity differs from `at_call`, that at the call of `commit` (None: do not compare): other
+        members may have committed larger offsets."""
         if self.session.choice is None:
             if at_call is not None:
                 raise no_member(self._link.key)

@@ -62,12 +62,11 @@ class JoinResult:
 
 
 class Membership:
-    """The group membership of a consumer. It calls `news` when there is work that the application's
-    next call must do, such as accepting partitions.
+    """The group membership of a consumer. The membership calls `news` when the application's next
+    call has work to do.
 
-    Invariant: `state` is STABLE only while this consumer is a member of the generation in
-    `identity`, according to the coordinator's last response. `rejoin` is the reason to join, or
-    None. `failure` is the error that makes the membership impossible, or None.
+    Invariant: `state` is STABLE only while the coordinator's last response confirms the generation
+    in `identity`. `rejoin` is the reason to join. `failure` makes the membership impossible.
     """
 
     def __init__(
@@ -352,14 +351,11 @@ class Membership:
             await asyncio.sleep(max(min(due - clock.monotonic(), self._poll_time_left_s()), 0.001))
 
     def _rebalance_for_unowned(self, now: float) -> None:
-        """As the group leader, request a rebalance if the last assignment left partitions without
-        an owner, and session.timeout.ms has passed since that assignment.
+        """As the group leader, request a rebalance if partitions have had no owner for
+        session.timeout.ms.
 
-        A cooperative assignor assigns a partition that changes its owner to no member at first.
-        Usually the previous owner then releases the partition and rejoins, which causes the next
-        rebalance. If the previous owner is a static member that has restarted, it has no partition
-        to release, and its JoinGroup causes no rebalance. Then the leader must cause the next
-        rebalance.
+        A cooperative assignor first withholds a moving partition. The previous owner's JoinGroup
+        usually causes the next rebalance, but that of a restarted static member does not.
         """
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
@@ -439,9 +435,8 @@ class Membership:
             )
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
-        """React to the error code of a Heartbeat or OffsetCommit response. `sent` is the identity
-        in the request. FIND makes the next request look up the coordinator again. If `sent` is no
-        longer the member's identity, all reactions except FIND are skipped."""
+        """React to the error code of a Heartbeat or OffsetCommit response. If the member's identity
+        is no longer `sent`, only FIND has an effect."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)

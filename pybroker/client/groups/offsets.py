@@ -79,11 +79,10 @@ class Turnstile:
 class GroupOffsets:
     """The committed offsets of a consumer's group.
 
-    `identity_at_call` returns the member's identity (None: no member). It is called when the
-    application calls `commit`. `identity_now` is called before each request, with the result of
-    `identity_at_call` as its argument. `identity_now` returns the member's present identity, or
-    raises CommitFailed if the identity has changed. `refused` is called if the coordinator rejects
-    the request.
+    - `identity_at_call` returns the identity when the application calls `commit` (None: no member).
+    - `identity_now` gets this identity before each request, and raises CommitFailed if the identity
+      has changed.
+    - `refused` is called if the coordinator rejects the request.
     """
 
     def __init__(
@@ -106,10 +105,9 @@ class GroupOffsets:
     def commit(
         self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
     ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
-        """Return an awaitable that commits `offsets`, after the commits of all earlier calls.
-        Errors are retried until the deadline; with `once` they are not retried. With `automatic`,
-        deleted partitions are skipped, and the awaitable returns them. Raises CommitFailed,
-        FencedInstance, DeadlinePassed and other ClientErrors."""
+        """Return an awaitable that commits `offsets` after all earlier calls. Errors are retried
+        until the deadline, unless `once`. With `automatic`, deleted partitions are skipped and
+        returned. Raises ClientError."""
         at_call, ticket = self._identity_at_call(), self._turnstile.ticket()
         return self._commit(at_call, ticket, offsets, deadline, once, automatic)
 
@@ -168,12 +166,11 @@ class GroupOffsets:
         automatic: bool,
         gone: set[TopicPartition],
     ) -> ClientError | None:
-        """Send one OffsetCommit request for the offsets in `rest`. Remove committed partitions from
-        `rest`. With `automatic`, also move deleted partitions from `rest` to `gone`.
+        """Send one OffsetCommit request for `rest`. Remove committed partitions from `rest`. With
+        `automatic`, move deleted partitions to `gone`.
 
-        Return None if nothing is left to commit. Return the error if no response has arrived, or if
-        a partition in the response has a retriable error. Raises ClientError if a partition in the
-        response has any other error; CommitFailed if the member's identity has changed.
+        Return None if nothing is left. Return a retriable error, or the error if no response has
+        arrived. Raises ClientError for any other error.
         """
         identity = self._identity_now(at_call)
         began = self._cluster.clock.monotonic()
@@ -222,9 +219,8 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
     ) -> Committed:
-        """Return for each partition the group's committed offset; None if there is none. With
-        `stable`, wait until no open transaction has pending offsets for these partitions. Raises
-        DeadlinePassed and other ClientErrors."""
+        """Return the committed offset of each partition; None if there is none. With `stable`, wait
+        while open transactions have pending offsets. Raises ClientError."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0
         reason: ClientError | None = None
@@ -284,10 +280,9 @@ class GroupOffsets:
         problem: ClientError,
         reason: ClientError,
     ) -> None:
-        """Wait before the next attempt. If no time is left, raise DeadlinePassed with the error
-        `reason` in its message. `problem` is the error of the last attempt. `reason` is another
-        error only if the deadline cut off the last attempt: then it is the error of the attempt
-        before, if there was one."""
+        """Wait before the next attempt. If no time is left, raise DeadlinePassed with the text of
+        `reason`: the last error (`problem`), or an earlier error if the deadline cut off the last
+        attempt."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"

@@ -1,9 +1,6 @@
-"""The rebalance work that a consumer does in the application's own calls.
-
-`attend` runs in calls of the application that read records. Only `attend` and `close` change the
-assigned partitions. So the partitions of returned records stay assigned until the application's
-next call. If the application reads no records for max.poll.interval.ms, the member leaves the
-group.
+"""The rebalance work in the application's own calls. Only `attend` (in reading calls) and `close`
+change the assigned partitions, so the partitions of returned records stay assigned until the next
+call.
 
     eager:        release all partitions -> join -> read the assigned partitions
     cooperative:  join and keep all partitions -> release the partitions that move -> join again
@@ -101,9 +98,8 @@ class GroupSession:
                     await self._prepare()
 
     async def close(self, handled: Offsets) -> None:
-        """Commit the offsets in `handled` if automatic commits are enabled, release all partitions,
-        and leave the group. The member leaves the group even if a callback raises an error. Raises
-        the errors of callbacks."""
+        """Commit `handled` if automatic commits are enabled, release all partitions, and leave the
+        group, even if a callback fails. Raises the errors of callbacks."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None

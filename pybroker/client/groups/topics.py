@@ -21,9 +21,8 @@ partitions."""
 
 
 class RebalanceListener:
-    """The base class of rebalance listeners for `Consumer.subscribe`. A method may be a plain or an
-    async function, and gets a sorted list of partitions. The methods run only during calls that
-    read, unsubscribe or close."""
+    """The base class of rebalance listeners. A method may be plain or async, and gets a sorted list
+    of partitions. The methods run only during calls that read, unsubscribe or close."""
 
     def on_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
         """Called with the member's new partitions, possibly none. Seek here to start at another
@@ -104,9 +103,8 @@ class TopicChoice:
 
 
 class TopicMemory:
-    """The topics that exist, according to the brokers' metadata. A known topic counts as deleted
-    only after brokers have reported it as missing for `patience_s` seconds, because a broker that
-    has just started may not know all topics yet."""
+    """The topics that exist. A topic counts as deleted only after brokers have reported it as
+    missing for `patience_s` seconds: a broker that has just started may not know all topics."""
 
     def __init__(self, patience_s: float) -> None:
         self.known: dict[str, TopicInfo] = {}

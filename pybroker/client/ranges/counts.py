@@ -1,13 +1,7 @@
 """The check whether a range still has the records that were counted when the range was created.
 
-Compaction only removes records, so two readings return the same records if they return the same
-offsets. The check compares the number of records and a digest of their offsets. The number alone
-would not be enough: two replicas that were compacted at different times may have different records,
-but the same number of them. A batch is decoded only if compaction has removed records from it.
-
-The digest is the sum of BASE**offset modulo a prime. For consecutive offsets a formula gives the
-sum. The digest of a range is the sum of the digests of its parts. Different offsets have the same
-digest only by chance.
+Two replicas that were compacted at different times may have equally many, but different records. So
+the check also compares a digest of the offsets: the sum of BASE**offset modulo a prime.
 """
 
 from __future__ import annotations
@@ -34,9 +28,8 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A part of a range that has other records than at the creation of the range. `counted` is the
-    count at the creation. `records` is the number of records that the part has now. If `records`
-    equals `counted.records`, only the offsets differ."""
+    """A part of a range whose records have changed since they were counted. `records` is the
+    present number of records. If `records` equals `counted.records`, only the offsets differ."""
 
     counted: Counted
     records: int
@@ -108,9 +101,8 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Compare each part that ends at or before `position` with the count of the part. Return
-        the parts that differ; a later call does not return them again. The caller must have added
-        all batches below `position`."""
+        """Return the parts up to `position` whose records differ from their count, each part only
+        once. The caller must have added all batches below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []

@@ -59,15 +59,9 @@ class RangeCursor:
     def accept(
         self, data: Buffer, aborted: Iterable[tuple[int, int]], committed_end: int
     ) -> list[Batch]:
-        """Return the data batches in `data` that overlap the range, in order, and move the position
-        after them. `data` has the batches of a Fetch response. The first and the last batch may
-        exceed the range. `aborted` has (first offset, producer id) of each aborted transaction.
-        `committed_end` is the high watermark.
-
-        `accept` stops before a damaged batch: `position` is its offset, and `damage` the reason. A
-        batch is damaged if it does not match its CRC, cannot be decoded, or has impossible offsets,
-        for example above the high watermark.
-        """
+        """Return the data batches of the Fetch response `data` that overlap the range, and move the
+        position past them. `aborted` has (first offset, producer id) of each aborted transaction.
+        `committed_end` is the high watermark. At a damaged batch, stop and set `damage`."""
         self.damage = None
         view = memoryview(data)
         aborts = _Aborts(aborted if self._committed_only else ())
@@ -92,9 +86,9 @@ class RangeCursor:
         return found
 
     def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
-        """Raise CorruptionError if the batch is damaged. `rest` has the bytes from this batch on.
-        The checksum does not cover offsets, so they are compared with the high watermark
-        `committed_end` and the next batch."""
+        """Raise CorruptionError if the first batch in `rest` is damaged. The checksum does not
+        cover the base offset, which is therefore compared with the high watermark `committed_end`
+        and the next batch."""
         base, beyond = header.base_offset, header.next_offset
         if not crc_matches(rest, 0, header.size):
             raise CorruptionError(f"the checksum of the batch at offset {base} is wrong")

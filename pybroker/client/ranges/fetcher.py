@@ -1,6 +1,5 @@
-"""The reading of one range by Fetch requests, across changes of leader and restarts of brokers. The
-range's validity is checked before the first batch, after each change of leader, and after the last
-batch."""
+"""The reading of one range by Fetch requests. The range is checked before the first batch, after
+each change of leader, and after the last batch."""
 
 from __future__ import annotations
 
@@ -96,10 +95,8 @@ class _NothingYet(ClientError):
 
 
 class RangeFetcher:
-    """Fetches one range. If records are missing and `fail_on_data_loss` is True, `read` raises
-    RangeFailed. If `fail_on_data_loss` is False, `lost` gets the offsets that no longer exist, and
-    `compacted` gets the parts of the range whose records have changed since the range was created,
-    for example by compaction."""
+    """Fetches one range. With `fail_on_data_loss`, lost or changed records raise RangeFailed.
+    Otherwise `lost` gets the lost offsets, and `compacted` the changed parts of the range."""
 
     def __init__(
         self,
@@ -158,9 +155,8 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Compare the records in `batches` with the records that were counted when the range was
-        created. Return each part of the range that has now been read completely and whose records
-        differ from the counted records. Raises RangeFailed for a batch that cannot be decoded."""
+        """Return each part of the range that is now read completely and differs from its count.
+        Raises RangeFailed for a batch that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -176,13 +172,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """Report the parts of the range whose records differ from their counts, except parts with
-        lost offsets. With `fail_on_data_loss`, raise RangeFailed for the first part. Otherwise add
-        the parts to `compacted`.
-
-        Before the report, check the partition. If this check finds another fault, such as a
-        recreated topic, it may raise RangeFailed for that fault.
-        """
+        """Raise RangeFailed for the first part without lost offsets, or without `fail_on_data_loss`
+        add these parts to `compacted`. The validity check comes first: a recreated topic raises its
+        own error."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -204,12 +196,9 @@ class RangeFetcher:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _may_end_early(self, reason: RangeFault) -> bool:
-        """Return whether to end the reading without an error, although the rest of the range cannot
-        be read. With `fail_on_data_loss` return False. Without it return True in two cases:
-
-        - the partition no longer exists;
-        - the topic was recreated, and no batch was delivered yet.
-        """
+        """Return whether the reading may end early without an error. True only without
+        `fail_on_data_loss`, if the partition no longer exists, or if the topic was recreated before
+        the first batch was delivered."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
@@ -307,9 +296,8 @@ class RangeFetcher:
         cursor.skip_to(log_start)
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
-        """Shorten the range to `end`, the offset at which an unclean election has truncated the
-        log. The offsets from `end` on count as lost. Raises `fault` in two cases: with
-        `fail_on_data_loss`, or if a record at or above `end` was already delivered."""
+        """Shorten the range to `end`, where an unclean election has truncated the log. Raises
+        `fault` with `fail_on_data_loss`, or if a record at or above `end` was already delivered."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # the range was shortened before
@@ -320,9 +308,8 @@ class RangeFetcher:
         self._lose(cursor.end, self._wanted.end)
 
     def _settle(self, gaps: list[Gap], log_start: int) -> None:
-        """Decide about the offsets in `gaps`, which no batch contained. At or above `log_start`
-        compaction has removed the records, which is no loss. Below `log_start` the records are
-        lost: with `fail_on_data_loss` raise RangeFailed, otherwise record the loss."""
+        """Record the offsets of `gaps` below `log_start` as lost, or raise RangeFailed with
+        `fail_on_data_loss`. The other offsets were compacted, which is no loss."""
         for first, beyond in gaps:
             if log_start > first:
                 if self._fail_on_data_loss:
@@ -430,13 +417,8 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle a Fetch response without a batch: raise _NothingYet to repeat the request, or skip
-        the rest of the range.
-
-        The rest is skipped if the leader has returned no batch for some time, although its high
-        watermark (read_committed: last stable offset) is at or above the end of the range.
-        Compaction has then removed the last records of the range.
-        """
+        """Handle a Fetch response without a batch: raise _NothingYet to repeat the request. If a
+        readable range has given no batch for some time, skip the rest, which was compacted."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark

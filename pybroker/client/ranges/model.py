@@ -30,9 +30,8 @@ class PartitionRange:
     """The offsets from `start` up to, not including, `end` of one partition: 0 <= start <= end.
 
     The other fields describe the partition when the range was created. `topic_id` is a UUID as
-    text, "" without topic ids. `leader_epoch` and `log_start` (the log start offset) are -1 if
-    unknown, and are then not compared. `counts` has the number of records in each part of the
-    range; it is empty if the records were not counted.
+    text, "" if unknown. Unknown numbers are -1. `counts` has the number of records in each counted
+    part of the range.
     """
 
     topic: str
@@ -54,9 +53,8 @@ class PartitionRange:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """Return the part of the range from `start` up to, not including, `end`. A range has record
-        counts (`counts`), each of some of its offsets. The result has a record count only if all
-        offsets of the record count are in the part."""
+        """Return the range from `start` up to, not including, `end`, with those counts whose
+        offsets are all in the new range."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 
@@ -83,8 +81,8 @@ class RangeFault(enum.Enum):
 
 
 class RangeFailed(ClientError):
-    """The records of a range cannot be read, or are not those that the range had when it was
-    created. `reason` tells why. `offset` is the first offset that cannot be read."""
+    """The records of a range cannot be read, or have changed since the range was created. `offset`
+    is the first affected offset."""
 
     def __init__(
         self, topic_partition: TopicPartition, offset: int, reason: RangeFault, text: str

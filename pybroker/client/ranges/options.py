@@ -24,10 +24,8 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """Return the consumer options, and for how long each kind of problem is tolerated. `options`
-    have Kafka's names, in upper or lower case and with or without the prefix `kafka.`. The option
-    kafkaConsumer.pollTimeoutMs is also allowed. A value in `fixed` overrides the value of the same
-    option in `options`. Raises ConfigError with all invalid options."""
+    """Return the consumer options and the patience from the `options` of a RangeReader. `fixed`
+    overrides `options`. Raises ConfigError with all invalid options."""
     given: dict[str, object] = {}
     stalled_ms = POLL_TIMEOUT_MS
     faults: list[str] = []

@@ -1,13 +1,10 @@
 """The check whether a range can still be read as it was when it was created.
 
 - Records are lost if the log start offset is above the start of the range.
-- The topic was recreated if its topic id is not the one in the range.
-- A range without a topic id is checked by leader epoch: the topic was recreated if the partition's
-  leader epoch is now lower than the leader epoch in the range.
-- An unclean election truncated the range if, in the leader's log, the range's leader epoch ends
-  before the end of the range.
-
-Other missing offsets were compacted, or are transaction markers.
+- The topic was recreated if its topic id differs; for a range without topic id, if its leader epoch
+  is lower.
+- An unclean election truncated the range if the range's leader epoch ends before the end of the
+  range.
 """
 
 from __future__ import annotations
@@ -32,10 +29,9 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 @dataclass(frozen=True, slots=True)
 class CurrentPartition:
-    """The present state of the topic partition that a range of offsets belongs to. `known` is true
-    if the partition exists. `topic_id` is a UUID as text, or "" if the brokers have no topic ids.
-    `epoch_end` is the end offset of the range's
-    leader epoch in the leader's log. Unknown numbers are -1."""
+    """The present state of a range's partition. `topic_id` is a UUID as text, "" without topic ids.
+    `epoch_end` is the end offset of the range's leader epoch in the leader's log. Unknown numbers
+    are -1."""
 
     known: bool
     topic_id: str = ""

@@ -58,9 +58,8 @@ class Failures:
     def late(
         self, state: State, text: str, problem: ClientError | None = None, *, definite: bool = True
     ) -> DeadlinePassed:
-        """Return the exception for an operation that took longer than max.block.ms. `problem` is
-        the last failure of a request. `definite` is false if the coordinator may have processed a
-        request."""
+        """Return the exception for an operation that took longer than max.block.ms. `definite` is
+        false if the coordinator may have processed a request."""
         last = f"; last: {problem}" if problem else ""
         to_do = {
             State.COMMITTING: "; the outcome is unknown: call commit_transaction again",

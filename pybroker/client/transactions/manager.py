@@ -179,8 +179,7 @@ class TransactionManager:
 
     def check_open(self, call: str, number: int | None = None) -> int:
         """Return the number of the open transaction. Raises TransactionConflict if no transaction
-        is open, or if the open transaction does not have the given `number`. Raises
-        AbortableTransactionError, ProducerFenced or FatalTransactionError if the transaction or the
+        is open, or if its number is not `number`; TransactionError if the transaction or the
         producer has failed."""
         self._require(call, State.OPEN)
         if number is not None and number != self.number:
@@ -208,9 +207,8 @@ class TransactionManager:
             raise
 
     async def commit(self, deliver: Wait, deadline: Deadline) -> None:
-        """Wait for `deliver`, which delivers all records, and commit. Raises TransactionError if
-        the transaction has failed; TransactionConflict if no transaction is open; DeadlinePassed
-        after the deadline (the call may be repeated)."""
+        """Wait for `deliver`, which delivers all records, and commit. Raises the errors of
+        `Producer.commit_transaction`."""
         if self.state is not State.COMMITTING:
             self._require("commit_transaction", State.OPEN)
             self._become(State.COMMITTING)
@@ -232,9 +230,7 @@ class TransactionManager:
 
     async def abort(self, drain: Wait, deadline: Deadline) -> None:
         """Fail all unsent records, wait with `drain` for the records in flight, and abort. Raises
-        ProducerFenced or FatalTransactionError if the producer cannot be used any more;
-        TransactionConflict if there is no transaction to abort; DeadlinePassed after the deadline
-        (the call may be repeated)."""
+        the errors of `Producer.abort_transaction`."""
         if self.state is not State.ABORTING:
             if self._commit_sent and self.state is State.COMMITTING:
                 raise TransactionConflict(
@@ -373,14 +369,9 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until the response's error code counts as success. Return this error code.
-        `table` says which error codes count as success, and which are retried.
-
-        - If an error is not retried, `_refuse` changes the state and raises a TransactionError.
-        - If the next attempt would be after the deadline, raises DeadlinePassed.
-        - If there is no deadline, and the transaction has failed or is being aborted (`doomed`),
-          raises the last error.
-        """
+        """Send a request until the response's error code counts as success by `table`. Return the
+        code. Raises TransactionError for an error that is not retried; DeadlinePassed. Without a
+        deadline, raises the last error if the transaction is `doomed`."""
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000

@@ -1,6 +1,5 @@
-"""The states of a transactional producer, and its reactions to error codes. Each kind of request
-has a table (error code -> reaction), as in the Java client. A code that is not in the table is
-retried if it is retriable, and fatal otherwise."""
+"""The states of a transactional producer, and its reactions to error codes, as in the Java client.
+A code that is not in a request's table is retried if it is retriable, and fatal otherwise."""
 
 from __future__ import annotations
 
