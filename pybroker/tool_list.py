@@ -1,6 +1,5 @@
-"""The list of the tools: each tool's name, the module of its command, and a summary. Imports no
-other module of pybroker, since every start of a tool reads this list.
-"""
+"""The list of the tools. Imports no other module of pybroker, since every start of a tool reads
+this list."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Lets a long loop yield to other tasks, since the broker serves all clients on one event loop.
-
-The controller handles one event at a time. So while one of its loops yields, the controller handles
-no other event.
-"""
+"""Lets a long loop yield, since the broker serves all clients on one event loop. The controller
+handles no other event while one of its loops yields."""
 
 from __future__ import annotations
 

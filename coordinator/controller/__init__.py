@@ -2,6 +2,5 @@
 
 `controller.py` stands for election; `term.py` does the work of an elected controller. The modules
 `partitions.py`, `decisions.py`, `leaders.py`, `replicas.py` and `placement.py` decide, without I/O.
-`channel.py` sends requests to the brokers. `topics.py` runs on every broker, because creating a
-topic needs no controller.
+`topics.py` runs on every broker.
 """

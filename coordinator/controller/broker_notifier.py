@@ -1,6 +1,5 @@
-"""The controller's requests to the brokers. A round is the handling of one event by the controller.
-During the round, the notifier collects the changes of partitions. At the end of the round, the
-notifier queues these changes for the sender of each live broker."""
+"""The controller's requests to the brokers. A round is the handling of one event. The notifier
+collects the changes of a round, and queues them for each live broker at the end of the round."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ class BrokerNotifier:
     """Sends the partitions' states and metadata to the live brokers during one controller's term.
     Owns the senders, from `open` to `close`.
 
-    The keys of `changed` are the partitions whose state was stored after the last `send_round`. The
-    value of a partition tells whether its state node was created after the last `send_round`.
+    `changed` has the partitions whose state was stored after the last `send_round`: partition ->
+    whether the state node was created after the last `send_round`.
     """
 
     def __init__(
@@ -78,9 +77,8 @@ class BrokerNotifier:
     # ---- news
 
     def changed_state(self, key: TopicPartition, *, created: bool = False) -> None:
-        """Let the next `send_round` send the partition's stored state to its live replicas
-        (LeaderAndIsr), and its metadata to all brokers (UpdateMetadata). `created`: the controller
-        has just created the partition's state node."""
+        """Let the next `send_round` send the partition's state (LeaderAndIsr) and metadata
+        (UpdateMetadata). `created`: the controller has just created the state node."""
         self.changed[key] = self.changed.get(key, False) or created
 
     def describe(self, keys: Iterable[TopicPartition]) -> None:
@@ -88,9 +86,8 @@ class BrokerNotifier:
         self._to_describe.update(keys)
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Let the next `send_round` send, to all brokers, the metadata of each partition with a
-        replica on one of the brokers `broker_ids`. The offline replicas of these partitions have
-        changed."""
+        """Let the next `send_round` send the metadata of all partitions with a replica on these
+        brokers, because the offline replicas have changed."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition
@@ -106,12 +103,9 @@ class BrokerNotifier:
                 sender.work.describe(facts)
 
     async def queue_current_state(self, broker_ids: Collection[int]) -> None:
-        """Queue all metadata and all roles (leader or follower) for these brokers. They have
-        received nothing from this controller.
-
-        A partition that is not online is sent without a leader, so that a restarted broker does not
-        lead it before the election.
-        """
+        """Queue all metadata and all roles (leader or follower) for brokers that have received
+        nothing from this controller. A partition that is not online is sent without a leader: a
+        restarted broker must not lead the partition before the election."""
         if not broker_ids:
             return
         async for partition in yield_every(list(self._context.kept_partitions())):
@@ -145,9 +139,8 @@ class BrokerNotifier:
             self._senders[broker_id].work.stop(each)
 
     async def send_round(self) -> None:
-        """Queue the changes since the last call, and wake every sender. A broker in controlled
-        shutdown gets the changed metadata (UpdateMetadata), but no change of its own roles as
-        leader or follower (LeaderAndIsr)."""
+        """Queue the changes since the last call, and wake every sender. Brokers in controlled
+        shutdown get UpdateMetadata for the changes, but no LeaderAndIsr."""
         changed, self.changed = self.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
         async for key in yield_every(sorted(described)):
@@ -169,11 +162,8 @@ class BrokerNotifier:
         now on.
 
         With Extent.ALL a broker removes each replica or partition that the request does not name.
-        So the first request of each kind has Extent.ALL only in these cases:
-
-        - UpdateMetadata: the controller could read all topics.
-        - LeaderAndIsr: the controller could read all topics, and every partition with a replica on
-          the broker has a stored state.
+        So the first request of each kind has Extent.ALL only if the controller knows all that the
+        request has to name.
         """
         whole = not self._context.damaged
         lacks_state = any(

@@ -38,9 +38,8 @@ class BrokerChanges:
         return self._services.context
 
     async def look(self) -> None:
-        """Read the registered brokers, and handle each change since the last read. If a broker has
-        a new epoch, it has ended and started again (KIP-380). If only its endpoints differ, it has
-        not restarted. Raises ControllerMoved, CoordError."""
+        """Read the registered brokers, and handle each change since the last read. A broker with a
+        new epoch has restarted (KIP-380). Raises ControllerMoved, CoordError."""
         services, notifier = self._services, self._services.notifier
         current = await read_brokers(services.coord, self._watch)
         before = self._context.brokers

@@ -1,9 +1,6 @@
-"""The controller's requests to one broker: the pending work, and the task that sends the requests.
-
-`PendingWork` does no I/O. New facts replace outdated facts that are still unsent. `take` returns
-the commands in an order that brokers can apply. `BrokerSender` owns the task, which repeats failed
-requests until the broker's registration ends.
-"""
+"""The controller's requests to one broker. `PendingWork` has the unsent facts and commands, and
+does no I/O. `BrokerSender` sends the commands, and repeats failed requests until the broker's
+registration ends."""
 
 from __future__ import annotations
 
@@ -74,9 +71,8 @@ def _is_logged(attempt: int) -> bool:
 
 
 class PendingWork:
-    """The facts and commands that the controller has not yet sent to one broker.
-
-    `take` returns the pending commands in this order:
+    """The facts and commands that the controller has not yet sent to one broker. `take` returns the
+    commands in this order:
 
     1. UpdateMetadata with the live brokers, and with the partitions to forget
     2. StopReplica
@@ -84,17 +80,13 @@ class PendingWork:
     4. UpdateMetadata with all other partitions
 
     So a broker knows a leader's endpoints before it follows the leader, and leads a partition
-    before clients see it as the leader. The controller calls `complete` after it has queued its
-    first round of changes for the broker. Until then, `take` returns only commands of the kinds 1
-    and 2.
+    before clients see it as the leader. Until the controller calls `complete`, `take` returns only
+    the kinds 1 and 2.
 
-    If a LeaderAndIsr or UpdateMetadata has Extent.ALL, the broker drops every replica or partition
-    that the request does not name. LeaderAndIsr does not name a replica that the broker has stopped
-    but not deleted. So once there is such a replica, LeaderAndIsr never has Extent.ALL.
+    With Extent.ALL the broker drops every replica or partition that the request does not name.
 
     Invariant: if a partition has both a pending StopReplica and a pending LeaderAndIsr, the
-    StopReplica deletes the replica and was queued first. The broker then deletes its old replica
-    and begins a new one.
+    StopReplica deletes the old replica, and the LeaderAndIsr begins a new one.
     """
 
     def __init__(self, broker: Broker, controller_id: int, controller_epoch: int) -> None:
@@ -117,9 +109,9 @@ class PendingWork:
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """From now on, let `take` return all four kinds of commands (see the class). `full_roles`:
-        the queued roles (leader or follower) are those of all replicas on the broker.
-        `full_metadata`: the queued metadata describes all partitions of the cluster."""
+        """Let `take` return all four kinds of commands. `full_roles`: the queued roles (leader or
+        follower) are those of all replicas on the broker. `full_metadata`: the queued metadata
+        describes all partitions of the cluster."""
         self._complete = True
         self._full_roles, self._full_metadata = full_roles, full_metadata
 
@@ -193,9 +185,8 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """Keep `item`, one partition's part of a LeaderAndIsr or StopReplica request. The broker
-        has refused this part. `resume` makes the part pending again. A newer command for the
-        partition replaces the part."""
+        """Keep `item`, a command for one partition that the broker has refused, until `resume`. A
+        newer command for the partition replaces the item."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 
@@ -220,11 +211,9 @@ class PendingWork:
 
 class BrokerSender:
     """Sends the pending work to one broker, during one registration of the broker. Owns the
-    channel, and a task from `start` to `close`.
-
-    A command that fails as a whole is retried before any other. If only some partitions of a
-    command fail, the sender later retries those partitions.
-    """
+    channel, and a task from `start` to `close`. A command without an answer becomes pending again.
+    A partition that the broker refuses is retried later, unless the broker knows a newer command
+    (`NEWER_IS_KNOWN`)."""
 
     def __init__(
         self,

@@ -1,10 +1,6 @@
-"""The controller's view of the cluster: live brokers, topics, partitions, topic deletions under
-way.
-
-Only the task that handles the controller's events changes the view. Every returned value is
-immutable. The view may be out of date, so every write to ZooKeeper is conditional on the version
-that was read.
-"""
+"""The controller's view of the cluster. Only the task that handles the controller's events changes
+the view. The view may be out of date, so every write to ZooKeeper is conditional on the version
+that was read."""
 
 from __future__ import annotations
 
@@ -95,9 +91,9 @@ class ClusterContext:
         )
 
     def facts(self, partition: Partition, *, is_new: bool = False) -> PartitionFacts:
-        """Return what brokers have to know about the partition. The leader is
-        LEADER_DURING_DELETION if the topic is being deleted, and NO_LEADER if the partition has no
-        stored state. `is_new`: the controller has just created the state node."""
+        """Return the facts that brokers need about the partition. The leader is
+        LEADER_DURING_DELETION if the topic is being deleted, NO_LEADER without a stored state.
+        `is_new`: the controller has just created the state node."""
         name = partition.topic_partition.topic
         state = partition.state or PartitionState(NO_LEADER, NO_EPOCH, (), self.controller_epoch)
         if name in self.deletions:
@@ -134,14 +130,13 @@ class ClusterContext:
         return [broker for broker in hosts if broker not in self.leaving]
 
     def needs_topic_options(self, partition: Partition) -> bool:
-        """Whether a decision about the partition needs the topic's min.insync.replicas and
-        unclean.leader.election.enable. False if the partition has no stored state. Otherwise True
-        if any of these holds:
+        """Whether a decision about the partition may need the topic's min.insync.replicas and
+        unclean.leader.election.enable. True if the partition has a stored state, and one of these
+        holds:
 
         - the partition is not online;
-        - a member of the ISR is not one of `candidates_of`;
-        - the broker of a member of the ISR has ended or restarted (`stale`);
-        - the partition has eligible leader replicas outside the ISR (KIP-966).
+        - an ISR member is `stale`, or not one of `candidates_of`;
+        - the partition has eligible leader replicas (KIP-966).
         """
         if partition.state is None:
             return False

@@ -25,9 +25,8 @@ log = logging.getLogger(__name__)
 def decide_handover(
     partition: Partition, leaving: Collection[int], now: Circumstances
 ) -> StateWrite | None:
-    """Return the partition's next state, in which none of the `leaving` brokers is the leader or in
-    the ISR. Return None if no other replica may lead, if the partition is not online, or if the
-    state needs no change."""
+    """Return the partition's next state, in which no `leaving` broker is the leader or in the ISR.
+    Return None if no other replica may lead, the partition is not online, or nothing changes."""
     state = partition.state
     if state is None or partition.status is not PartitionStatus.ONLINE:
         return None

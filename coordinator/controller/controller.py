@@ -1,9 +1,5 @@
-"""The controller part of a broker: one queue of events and one consumer task. The broker stands for
-election. If it wins, it is the controller until its ZooKeeper session ends or another broker
-becomes the controller.
-
-`term.py` handles the events of an elected controller.
-"""
+"""The controller part of a broker: one queue of events and one consumer task. `term.py` handles the
+events of an elected controller."""
 
 from __future__ import annotations
 
@@ -47,12 +43,9 @@ NO_CONTROLLER_EPOCH = -1
 
 
 class Controller:
-    """The controller part of one broker. At most one Controller in the cluster is active.
-
-    The broker calls `start` once it is registered, `session_expired` when its ZooKeeper session is
-    lost, `session_renewed` when it is registered again, and `stop` before it removes its
-    registration.
-    """
+    """The controller part of one broker. The broker calls `start` after its registration,
+    `session_expired` when its ZooKeeper session is lost, `session_renewed` after its next
+    registration, and `stop` before it removes its registration."""
 
     def __init__(
         self,
@@ -117,8 +110,7 @@ class Controller:
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
         """Hold leader elections. Return one result for each partition. Raises BrokerError
-        NOT_CONTROLLER if this broker is not the controller, or stops being the controller during
-        the call. In the second case, some of the elections may have been held."""
+        NOT_CONTROLLER; even then, some of the elections may have been held."""
         reply: asyncio.Future[Mapping[TopicPartition, Election]]
         reply = asyncio.get_running_loop().create_future()
         return await self._ask(ElectionAsked(election_type, tuple(topic_partitions), reply), reply)
@@ -127,8 +119,8 @@ class Controller:
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
         """Elect other leaders for the partitions of a broker that is about to stop. Return the
-        replicated partitions that the stopping broker still leads, because no other replica can
-        lead them. Raises BrokerError: NOT_CONTROLLER, STALE_BROKER_EPOCH, BROKER_NOT_AVAILABLE."""
+        replicated partitions that the broker still leads. Raises BrokerError: NOT_CONTROLLER,
+        STALE_BROKER_EPOCH, BROKER_NOT_AVAILABLE."""
         reply: asyncio.Future[tuple[TopicPartition, ...]]
         reply = asyncio.get_running_loop().create_future()
         return await self._ask(HandoverAsked(broker_id, broker_epoch, reply), reply)

@@ -25,10 +25,9 @@ class Circumstances:
 
     - `hosts`: the live brokers that can use their replica
     - `candidates`: the hosts that are not in controlled shutdown
-    - `stale`: the replicas that are still in the stored ISR, but have not caught up since their
-      broker ended or restarted
-    - `required`: min.insync.replicas, or the number of replicas if that is smaller
-    - `unclean`: whether the topic allows a leader that may lack committed records
+    - `stale`: see `ClusterContext.stale`
+    - `required`: min.insync.replicas, at most the number of replicas
+    - `unclean`: whether the topic allows unclean elections
     - `yielding`: the brokers that refused to lead the partition
     """
 
@@ -55,13 +54,9 @@ class Circumstances:
 
 
 def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None:
-    """Return the best state that the live brokers allow; None if the state needs no change.
-
-    A new partition gets the first live assigned replica as leader, and all live replicas as ISR. If
-    the leader is lost, one write sets the new leader and the smaller ISR. If only followers are
-    lost, they leave the ISR in a new leader epoch. If no replica may lead, the partition gets no
-    leader and keeps its ISR, because every ISR member has all committed records (KAFKA-5083).
-    """
+    """Return the best state that the live brokers allow; None if the state needs no change. If no
+    replica may lead, the partition gets no leader and keeps its ISR, because every ISR member has
+    all committed records (KAFKA-5083)."""
     state = partition.state
     if state is None:
         return _opened(partition, now)
@@ -96,7 +91,7 @@ def succeeded(
 ) -> StateWrite:
     """Return the state with the leader and ISR of `elected`, in the next leader epoch. If the new
     ISR is smaller than `now.required`, the replicas that leave the ISR become eligible leader
-    replicas (KIP-966). After an unclean election there are no eligible leader replicas."""
+    replicas (KIP-966), except in an unclean election."""
     state = partition.state
     assert state is not None and elected.leader in elected.isr
     changed = isr_changed(state, elected.isr, 0 if elected.unclean else now.required)
@@ -114,8 +109,8 @@ def succeeded(
 def without(
     partition: Partition, gone: Collection[int], now: Circumstances, reason: Reason
 ) -> StateWrite | None:
-    """Return the partition's state with an ISR that does not contain the followers `gone`. Return
-    None if the ISR contains none of these followers. The leader must not be one of `gone`."""
+    """Return the state with an ISR without the followers `gone`; None if the ISR contains none of
+    these followers. The leader must not be one of `gone`."""
     state = partition.state
     assert state is not None and state.leader not in gone
     isr = tuple(replica for replica in state.isr if replica not in gone)

@@ -1,14 +1,12 @@
-"""The deletion of a topic: which replicas still have to confirm, and in which order the nodes are
-removed.
+"""The deletion of a topic, in these steps:
 
 - UpdateMetadata with leader LEADER_DURING_DELETION makes all brokers forget the topic.
-- Live brokers delete their replicas and confirm. Dead brokers do not delay the deletion.
+- Live brokers delete their replicas and confirm.
 - The controller removes the children of the topic's nodes.
 - One multi removes the topic's nodes, the deletion request and /pybroker/topic_ids/<id>.
 
-If a controller ends before the multi, the next controller finds the request and starts the deletion
-again. Every write to the topic's nodes checks /pybroker/topic_ids/<id>. So a late write fails, even
-if a topic with this name was created again (`zookeeper/topic_nodes.py`).
+Every write to the topic's nodes checks /pybroker/topic_ids/<id>. So a late write fails, even if the
+topic was created again (`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations
@@ -94,8 +92,8 @@ class Deletion:
 
 async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: uuid.UUID) -> bool:
     """Remove all nodes of the topic, its configuration and the deletion request. Return False if
-    some of them remain; the caller then has to call again. Raises ControllerMoved; CoordError if
-    the outcome is unknown."""
+    some of them remain: call again. Raises ControllerMoved; CoordError if the outcome is
+    unknown."""
     roots = [paths.losses(name), paths.suspects(name)]
     last = [*roots, paths.delete_topic(name), paths.topic_id(topic_id)]
     await coord.sync(paths.topic(name))

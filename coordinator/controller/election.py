@@ -1,10 +1,6 @@
-"""The election of the controller: standing for election, reading which broker has won, resigning.
-
-A broker wins by one multi (KAFKA-6082). The multi creates the ephemeral /controller, and increases
-the number in /controller_epoch by one. The multi fails if /controller_epoch has changed since the
-broker read it. Each later write of the controller checks that /controller_epoch has not changed
-since this multi. So ZooKeeper refuses the writes of a replaced controller.
-"""
+"""The election of the controller. A broker wins by one multi (KAFKA-6082), which creates the
+ephemeral /controller and increases /controller_epoch. Each later write of the controller checks the
+version of /controller_epoch. So ZooKeeper refuses the writes of a replaced controller."""
 
 from __future__ import annotations
 
@@ -37,9 +33,9 @@ class Lost:
 
 
 async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won | Lost:
-    """Read which broker is the controller, and stand for election if there is none. `watch` fires
-    at the next change of /controller. Raises ConnectionLoss or SessionExpired when the outcome is
-    unknown: call again."""
+    """Stand for election if there is no controller, and return the result. `watch` fires at the
+    next change of /controller. Raises ConnectionLoss or SessionExpired when the outcome is unknown:
+    call again."""
     await coord.sync(paths.CONTROLLER)
     if await coord.exists(paths.CONTROLLER, watch) is not None:
         return await incumbent(coord, broker_id)
@@ -85,9 +81,8 @@ async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
 
 
 async def resign(coord: Coord, won: Won) -> None:
-    """Remove the node /controller if this broker is still the controller. The node of a later
-    controller is never removed. If the connection is lost, ZooKeeper removes this broker's node
-    when this broker's session ends."""
+    """Remove the node /controller if this broker is still the controller. Without an answer from
+    ZooKeeper, the end of this broker's session removes the node."""
     try:
         await coord.multi(
             [CheckOp(paths.CONTROLLER_EPOCH, won.epoch_version), DeleteOp(paths.CONTROLLER)]

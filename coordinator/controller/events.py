@@ -1,6 +1,6 @@
 """The controller's events. An event tells what may have changed; its handler reads the present
-data. The controller's queue drops an event that equals a waiting event. The queue finds equal
-events by hash, so all events are hashable."""
+data. Events are hashable, because the controller's queue drops an event that equals a waiting
+event."""
 
 from __future__ import annotations
 
@@ -103,9 +103,8 @@ class ElectionType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The result of one leader election. If `code` is NONE, `leader` is the leader. Otherwise there
-    was no election: `code` is the reason, and `message` describes the reason (None: no
-    description)."""
+    """The result of one leader election. `leader` is valid if `code` is NONE. Otherwise there was
+    no election, and `message` may describe the reason."""
 
     code: ErrorCode
     message: str | None = None

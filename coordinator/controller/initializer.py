@@ -101,12 +101,8 @@ class ControllerInitializer:
         await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
-        """Return name -> topic, without the topics whose topic id could not be stored.
-
-        Older tools of Kafka write topic nodes without a topic id. The call stores an id in each
-        such node: the topic's id in the context, or a new id if the context does not have the
-        topic.
-        """
+        """Return name -> topic, without the topics whose topic id could not be stored. Older tools
+        of Kafka write topic nodes without a topic id: the call stores an id in these nodes."""
         identified: dict[str, TopicDescription] = {}
         writes: dict[str, Write] = {}
         stored = {*await self._coord.children(paths.TOPIC_IDS)}

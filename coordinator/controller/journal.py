@@ -1,20 +1,16 @@
 """The decision journal: each decision of the controller, its reason, and the event that caused it.
 
-Entries are plain JSON objects, stored by the function `note`, which never waits and never fails.
-Every entry has `time` (UTC), `controller` and `controller_epoch`, `event` (the event that the
-controller is handling, see `events.py`) and `what`:
+Entries are plain JSON objects with `time` (UTC), `controller`, `controller_epoch`, `event` (the
+event that the controller is handling, see `events.py`) and `what`:
 
 - `state`: a new state of `partition` was stored; `reason` is a value of `partitions.Reason`; `from`
-  is the earlier state (null for a new partition), and `to` is the new state; each state has the
-  `version` of the partition's state node;
-- `elected`: this broker became the controller;
-- `steps-down`: this broker stopped being the controller;
+  and `to` are the states (`from` is null for a new partition);
+- `elected`, `steps-down`: this broker became the controller, or stopped being the controller;
 - `brokers`: the brokers that were `lost` and `started`;
-- `deletion`: the deletion of `topic` has begun (`done` is false) or has ended (`done` is true);
-- `election-failed`: a preferred election of `partition`, requested by the node
-  /admin/preferred_replica_election, failed; `reason` is the name of Kafka's error code;
-- `election-ignored`: the node /admin/preferred_replica_election cannot be parsed; `reason` has the
-  parser's message.
+- `deletion`: the deletion of `topic` has begun, or has ended (`done`);
+- `election-failed`: an election requested by /admin/preferred_replica_election failed; `reason` is
+  the name of Kafka's error code;
+- `election-ignored`: /admin/preferred_replica_election cannot be parsed.
 """
 
 from __future__ import annotations
@@ -37,8 +33,8 @@ Note = Callable[[Entry], None]
 
 
 class Journal:
-    """The decision journal of one term of a controller. For each decision, the journal passes an
-    entry to `note`. The controller sets `event` to the event that the controller is handling."""
+    """The decision journal of one controller's term. `note` gets each entry. The controller sets
+    `event` to the event that the controller is handling."""
 
     def __init__(self, note: Note, won: Won, clock: Clock) -> None:
         self._note = note

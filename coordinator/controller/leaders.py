@@ -1,5 +1,5 @@
-"""The choice of a partition's leader: one pure function for each kind of election. A function
-returns the new leader and the new ISR; its caller sets the leader epoch."""
+"""The choice of a partition's leader: one pure function for each kind of election. The caller sets
+the leader epoch."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def offline(
     stale: Collection[int] = (),
     unclean: bool = False,
 ) -> Elected | None:
-    """Return a new leader for a partition whose leader is lost; None if no replica may lead.
+    """Return a new leader for a partition whose leader is lost; None if no replica may lead. The
+    candidates, best first; within a rank, the order of the assignment decides:
 
-    The candidates have four ranks, best first. Within a rank, the order of the assignment decides:
-
-    - a live member of the ISR whose broker has not restarted since it was last in sync;
-    - a live member of the ISR whose broker has restarted (`stale`); it alone becomes the new ISR;
-    - a live eligible replica, which still has all committed records (KIP-966);
+    - a live ISR member that is not `stale`;
+    - any live ISR member;
+    - a live eligible leader replica (KIP-966);
     - with `unclean`, any live replica.
+
+    In the last three ranks, the new leader alone becomes the ISR.
     """
     in_sync = tuple(broker for broker in state.isr if broker in live and broker not in stale)
     for candidate in replicas:
@@ -64,9 +65,8 @@ def preferred(
 def handover(
     replicas: Sequence[int], state: PartitionState, live: Collection[int], leaving: Collection[int]
 ) -> Elected | None:
-    """Return a new leader for a partition whose leader is about to stop: the first assigned
-    replica that is in sync and `live`; None if there is none. The new ISR excludes the `leaving`
-    brokers."""
+    """Return a new leader for a partition whose leader is about to stop: the first assigned replica
+    that is in sync and `live`. The new ISR excludes the `leaving` brokers."""
     isr = tuple(broker for broker in state.isr if broker not in leaving)
     for candidate in replicas:
         if candidate in isr and candidate in live:

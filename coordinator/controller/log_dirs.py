@@ -1,9 +1,8 @@
 """Failed log directories of live brokers (`/log_dir_event_notification`, KIP-112).
 
-A notification names only the broker, not the failed replicas. The controller then sends
-LeaderAndIsr for all replicas on the broker. The broker answers KAFKA_STORAGE_ERROR for each failed
-replica. A broker also writes a notification to refuse leadership of a partition, or to report that
-the broker has left an ISR.
+A notification names only the broker. So the controller sends LeaderAndIsr for all replicas on the
+broker. The broker answers KAFKA_STORAGE_ERROR for each failed replica. A broker also writes a
+notification to refuse leadership, or after it has left an ISR.
 """
 
 from __future__ import annotations
@@ -55,13 +54,10 @@ class LogDirFailures:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Read the states of all partitions with a replica on the broker. Elect leaders for
-        partitions without a leader.
-
-        If the broker's replica is neither in the ISR nor an eligible leader replica, send the
-        partition state to the live replicas. The broker may have removed its replica from the ISR
-        by itself, and the leader may not know the new ISR yet.
-        """
+        """Read the states of all partitions with a replica on the broker. Elect missing leaders. If
+        the broker's replica is neither in the ISR nor an eligible leader replica, send the state to
+        the live replicas: the broker may have left the ISR by itself, and the leader may not know
+        the new ISR."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -97,13 +93,11 @@ class LogDirFailures:
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:
         """Apply a broker's answer to LeaderAndIsr. Return the partitions whose replica on the
-        broker has become offline or has stopped being offline. A replica that the broker accepts is
-        no longer offline. A replica that the broker refuses becomes offline in two cases:
+        broker has become offline or has stopped being offline. A refused replica becomes offline
+        only in two cases:
 
         - the broker has a failed log directory;
         - the broker leads the partition, and another replica can take over.
-
-        In all other cases a refusal causes no election, and the broker gets LeaderAndIsr again.
         """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)
@@ -129,8 +123,8 @@ class LogDirFailures:
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
         """Return whether broker `leader` leads the partition and another replica can take over.
-        Replicas on brokers that have refused to lead the partition are not counted. Otherwise these
-        brokers could pass the leadership to each other forever."""
+        Brokers that refused to lead are not counted. Otherwise these brokers could pass the
+        leadership to each other forever."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:

@@ -1,9 +1,5 @@
-"""Partition expansion: any broker may add partitions to a topic by writing the topic's node.
-
-The write is conditional on the version of the node. If two brokers expand a topic at the same time,
-the second write is refused, and its broker plans again. The controller elects leaders for the new
-partitions when the node changes.
-"""
+"""Partition expansion: any broker may add partitions to a topic by a conditional write of the
+topic's node. The controller then elects leaders for the new partitions."""
 
 from __future__ import annotations
 
@@ -43,12 +39,13 @@ def plan_expansion(
     brokers: Sequence[Broker],
     rng: Rng,
 ) -> Replicas:
-    """Return the replicas of the new partitions. The topic then has `count` partitions. `brokers`
-    are the live brokers in order of id. `chosen` are the replicas of each new partition; None: this
-    function chooses them.
+    """Return the replicas of the new partitions of a topic that grows to `count` partitions.
+    `brokers` are the live brokers in order of id. `chosen` are the replicas of each new partition;
+    None: this function chooses them.
 
-    Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
-    REASSIGNMENT_IN_PROGRESS, with the messages of Apache Kafka.
+    Raises BrokerError with the messages of Apache Kafka: INVALID_PARTITIONS,
+    INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, REASSIGNMENT_IN_PROGRESS,
+    UNKNOWN_SERVER_ERROR (no partition 0).
     """
     if topic.adding or topic.removing:
         raise BrokerError(
@@ -90,10 +87,11 @@ async def expand_topic(
     validate_only: bool,
 ) -> int:
     """Add partitions until the topic has `count`, and return `count`. With `validate_only` nothing
-    is written. The other arguments are those of `plan_expansion`.
+    is written.
 
-    Raises the errors of `plan_expansion`; BrokerError UNKNOWN_TOPIC_OR_PARTITION if there is no
-    such topic; BrokerError INVALID_TOPIC_EXCEPTION if the topic is being deleted; CoordError.
+    Raises the errors of `plan_expansion`; BrokerError UNKNOWN_TOPIC_OR_PARTITION,
+    INVALID_TOPIC_EXCEPTION (the topic is being deleted) or UNKNOWN_SERVER_ERROR (other clients kept
+    changing the node); CoordError.
     """
     wanted: TopicAssignment | None = None
     for attempt in range(ATTEMPTS_MAX):

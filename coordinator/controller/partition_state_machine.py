@@ -46,8 +46,8 @@ Decide = Callable[[Partition], StateWrite | None]
 
 
 class PartitionStateMachine:
-    """Moves the partitions of one context to new states. A partition whose state was stored is
-    passed to `notifier`. A partition whose state could not be stored is passed to `retries`."""
+    """Moves the partitions of one context to new states. `notifier` gets the partitions whose state
+    was stored, `retries` those whose state could not be stored."""
 
     def __init__(
         self,
@@ -109,9 +109,8 @@ class PartitionStateMachine:
         self._retries.partitions.update(waiting)
 
     async def refresh(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Read the stored states of these partitions. If a stored state is newer than the state in
-        the context (for example, because the leader has changed the ISR), replace the state in the
-        context. Raises ControllerMoved, CoordError."""
+        """Read the stored states of these partitions. Replace each older state in the context (a
+        leader may have changed the ISR). Raises ControllerMoved, CoordError."""
         nodes, _ = await read_states(self._coord, topic_partitions)
         for key, node in nodes.items():
             known = self._context.partitions.get(key)
@@ -159,9 +158,9 @@ class PartitionStateMachine:
                 log.warning("parent node not created node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Read the states after writes that ZooKeeper refused or did not answer. A refused write
-        may be in ZooKeeper all the same: the first attempt was applied, its reply was lost, and the
-        second attempt was refused. Return the partitions that need a new decision."""
+        """Read the states after writes that ZooKeeper refused or did not answer. Return the
+        partitions that need a new decision. A refused write may be stored all the same, if the
+        reply to its first attempt was lost."""
         keys = [write.topic_partition for write in refused]
         try:
             nodes, damaged = await read_states(self._coord, keys)
@@ -209,19 +208,16 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Update the set of the partition's stale replicas after `write` was stored. A stale
-        replica is in the stored ISR, but has not caught up since its broker ended or restarted. If
-        the new state has no leader, the set becomes empty. Otherwise the set keeps only the
-        replicas that are followers in the new ISR."""
+        """Update the partition's stale replicas (`ClusterContext.stale`) after `write` was stored.
+        Only followers in the new ISR stay stale, and none if the new state has no leader."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:
             self._context.stale[write.topic_partition] = stale
 
     def _adopt(self, key: TopicPartition, node: StateNode) -> None:
-        """Update the context with a stored state that this controller did not write, for example an
-        ISR change by a leader. Pass the change to the broker notifier. Raises ControllerMoved if a
-        newer controller wrote the state."""
+        """Update the context with a stored state that this controller did not write, and tell the
+        notifier. Raises ControllerMoved if a newer controller wrote the state."""
         if node.state.controller_epoch > self._context.controller_epoch:
             raise ControllerMoved(f"the state of {key} was written by a newer controller")
         context, before = self._context, self._context.partitions[key]

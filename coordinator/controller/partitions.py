@@ -1,6 +1,5 @@
-"""The controller's data about one partition: its status, the allowed transitions between the
-statuses, and `StateWrite`, the description of a write to the partition's state node. No function
-here waits, calls ZooKeeper or logs."""
+"""The controller's data about one partition: its status, the allowed transitions, and `StateWrite`,
+a write to the partition's state node. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -56,12 +55,9 @@ class StateNode:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition in the controller's context.
-
-    `version` is the version of the state node (the partition epoch), NO_VERSION without a node.
-    `data` is the node's text. Invariant: `state` is None if and only if the status is NonExistent
-    or New.
-    """
+    """One partition in the controller's context. `version` is the version of the state node (the
+    partition epoch), `data` the node's text. Invariant: `state` is None if and only if the status
+    is NonExistent or New."""
 
     topic_partition: TopicPartition
     replicas: tuple[int, ...]
@@ -96,12 +92,11 @@ class Reason(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StateWrite:
     """A write of `state` to the partition's state node. `expected_version` is the version of the
-    node that the write replaces; NO_VERSION: the write creates the node. `unclean`: the write may
-    lose committed records.
+    replaced node; NO_VERSION: the write creates the node. `unclean`: the write may lose committed
+    records.
 
-    `incarnations` has pairs (broker id, expected version of the node /pybroker/incarnations/<broker
-    id>). Each registration of a broker raises the version of its node. ZooKeeper refuses the write
-    if one of the nodes does not have the expected version.
+    `incarnations` has pairs (broker id, version of /pybroker/incarnations/<broker id>). Each
+    registration of a broker raises the version. ZooKeeper refuses the write if a version differs.
     """
 
     topic_partition: TopicPartition
@@ -122,12 +117,9 @@ def found(
     node: StateNode | None,
     brokers: Mapping[int, Broker],
 ) -> Partition:
-    """Return the partition for a new controller's context; `node` is None if the partition has no
-    state node.
-
-    If the leader's broker registered after the last write of the state, the partition is Offline,
-    so that the restarted leader gets a new leader epoch (KIP-380).
-    """
+    """Return the partition for a controller's context. If the leader's broker registered after the
+    last write of the state, the partition is Offline: the restarted leader needs a new leader epoch
+    (KIP-380)."""
     partition = Partition(topic_partition, replicas).moved(PartitionStatus.NEW)
     if node is None:
         return partition

@@ -19,12 +19,9 @@ def assign_replicas(
     start: int | None = None,
 ) -> dict[int, tuple[int, ...]]:
     """Return partition -> replicas, preferred replica first, for `partitions` partitions from
-    `first_partition` on.
-
-    First replicas are assigned round-robin from a random broker. Followers are shifted by a random
-    number of brokers, and by one more each time that the first replicas have gone through all
-    brokers. `start` replaces both random numbers. When every broker names a rack, no rack gets a
-    second replica before each rack has one (KIP-36).
+    `first_partition` on. If every broker names a rack, no rack gets a second replica before each
+    rack has one (KIP-36). `start` replaces the random first broker and the random shift of the
+    followers.
 
     Raises ValueError unless 1 <= replication_factor <= len(brokers) and partitions >= 1.
     """
@@ -59,8 +56,8 @@ def assign_replicas(
 
 
 def alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """Return broker ids so that neighbours are in different racks as far as possible: the first of
-    each rack, the second of each rack, and so on; racks and ids ascending."""
+    """Return broker ids, with neighbours in different racks as far as possible: the first of each
+    rack, then the second of each."""
     by_rack: dict[str, list[int]] = defaultdict(list)
     for broker_id in sorted(racks):
         by_rack[racks[broker_id]].append(broker_id)
@@ -70,9 +67,8 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
-    """Return the index of the broker for follower `number`, counted from 0. `first` is the index of
-    the broker with the first replica. The result is 1 to `brokers` - 1 places after `first`, and
-    wraps around at `brokers`."""
+    """Return the index of the broker for follower `number`, counted from 0. `first` is the
+    preferred replica's index."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

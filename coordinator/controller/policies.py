@@ -33,9 +33,8 @@ PolicyOf = Callable[[Mapping[str, str]], Policy]
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
-    """Return the policy of a topic. `overrides` are the topic's own options. An option that is not
-    in `overrides` has the value of `broker`. An invalid min.insync.replicas in `overrides` is
-    ignored. An invalid unclean.leader.election.enable forbids unclean elections."""
+    """Return the topic's policy. An invalid min.insync.replicas in `overrides` is ignored. An
+    invalid unclean.leader.election.enable forbids unclean elections."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)

@@ -1,9 +1,7 @@
-"""Elections that operators request, by the node /admin/preferred_replica_election or by the
-ElectLeaders API (KIP-460). The node requests only preferred elections; the API requests preferred
-or unclean elections.
+"""Elections that operators request: preferred elections by the node
+/admin/preferred_replica_election, preferred or unclean elections by ElectLeaders (KIP-460).
 
-The controller removes the node even if elections failed: Kafka's tools refuse to start while it
-exists.
+The controller always removes the node: Kafka's tools refuse to start while the node exists.
 """
 
 from __future__ import annotations
@@ -65,8 +63,7 @@ def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | N
 
 
 def is_needed(partition: Partition, election_type: ElectionType, hosts: Collection[int]) -> bool:
-    """Whether the partition needs this election. Preferred: the leader is not the preferred
-    replica. Unclean: the leader is not one of `hosts`, the live brokers that can use their
+    """Whether the partition needs this election. `hosts`: the live brokers that can use their
     replica."""
     leader = NO_LEADER if partition.state is None else partition.state.leader
     if election_type is ElectionType.PREFERRED:

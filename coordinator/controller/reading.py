@@ -1,5 +1,5 @@
-"""Reads brokers, topics and partition states from ZooKeeper, with many requests under way at once.
-A node that cannot be parsed is logged and excluded, so that it does not stop the controller."""
+"""Reads brokers, topics and partition states from ZooKeeper. A malformed node must not stop the
+controller."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K])
 
 
 async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Broker]:
-    """Return the registered brokers by id. `watch` fires when a broker registers, when its
-    registration ends, or when its endpoints change. A broker's epoch is the czxid of its
-    registration (KIP-380)."""
+    """Return the registered brokers by id. `watch` fires at any change of the registrations. A
+    broker's epoch is the czxid of its registration (KIP-380)."""
 
     async def one(name: str) -> Broker | None:
         path = f"{paths.BROKER_IDS}/{name}"

@@ -1,6 +1,5 @@
-"""The node /admin/reassign_partitions of Kafka's older tools. This version of pybroker does not
-move replicas: the controller logs a warning and removes the request, and the tool's --verify
-reports a failure."""
+"""The node /admin/reassign_partitions of Kafka's older tools. The controller refuses each request,
+because pybroker does not move replicas."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Automatic preferred leader elections (auto.leader.rebalance.enable): the controller regularly
-looks for brokers that lead too few of the partitions of which they are the preferred replica, and
-moves the leadership back to them.
+"""Automatic preferred leader elections (auto.leader.rebalance.enable).
 
 A check elects in rounds, so that the controller handles other events in between.
 """
@@ -25,9 +23,9 @@ BETWEEN_ROUNDS_S: Final = 1.0
 
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
-    """Return broker -> the partitions whose preferred replica is on the broker but whose leader is
-    another broker. A broker is in the result if these partitions are more than `percentage` percent
-    of all partitions whose preferred replica is on the broker."""
+    """Return broker -> the partitions that the broker should lead (it has the preferred replica)
+    but does not. A broker is in the result if these are more than `percentage` percent of the
+    partitions that the broker should lead."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -91,9 +89,6 @@ class Rebalance:
         versions = {partition.topic_partition: partition.version for partition in chosen}
 
         def decide(partition: Partition) -> StateWrite | None:
-            """Return the state with the preferred replica as the leader. Return None if the
-            preferred replica leads already or must not lead, or if the state has changed since this
-            round chose the partition."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 

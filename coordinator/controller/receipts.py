@@ -39,10 +39,8 @@ class ReceiptBook:
         self._clock = clock
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
-        """Return partition -> the operation that writes the partition's loss receipt. A loss
-        receipt states in ZooKeeper that an unclean election may have lost committed records.
-        `writes` has only unclean elections. The caller adds each operation to the multi that stores
-        the election. Raises CoordError."""
+        """Return partition -> the operation that writes the loss receipt of an unclean election.
+        The caller adds the operation to the multi that stores the election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)

@@ -28,10 +28,8 @@ from pybroker.ports import Clock, Coord, Rng
 
 @dataclass(frozen=True, slots=True)
 class RebalanceSettings:
-    """Kafka's leader.imbalance.* options. A check moves leadership back to a broker if more than
-    `imbalance_percentage` percent of the partitions whose preferred replica is on that broker have
-    another leader. `interval_s` is the time between checks. The first check is `first_check_s`
-    after the controller's election."""
+    """Kafka's leader.imbalance.* options. `first_check_s` is the time from the controller's
+    election to the first check."""
 
     imbalance_percentage: int
     interval_s: float
@@ -52,11 +50,9 @@ class RebalanceSettings:
 class ControllerSettings:
     """The controller's settings.
 
-    - `backoff`: the pauses between retries of all kinds
-    - `stop_timeout_s`: the time limit (s) for resigning
+    - `stop_timeout_s`: the time limit for resigning
     - `rebalance`: None means no automatic preferred elections
-    - `elections`: measures how long the controller takes to handle a change of the live brokers
-    - `policy_of`: returns a topic's policy from the topic's own options
+    - `elections`: the time to handle a change of the live brokers
     """
 
     delete_topic_enable: bool = True

@@ -1,16 +1,13 @@
-"""Elects leaders of orphaned partitions. A partition is orphaned if no replica is in the ISR or
-eligible to lead (KIP-966), so no replica is known to have all committed records. Power losses can
-cause this.
+"""Elects leaders of orphaned partitions: partitions with no leader, no in-sync replica and no
+eligible leader replica (KIP-966), for example after power losses.
 
-The controller waits until all assigned replicas are live and have reported their log ends. Then it
-elects a replica with the longest log. If unclean elections are allowed, the controller does not
-wait: it elects any live replica. Both of these elections write a loss receipt: a record in
-ZooKeeper of an election that may have lost committed records.
+The controller waits until all assigned replicas are live and have reported their log ends, and
+elects a replica with the longest log. If unclean elections are allowed, the controller elects any
+live replica at once.
 
-Each registration of a broker raises the broker's incarnation, the version of the node
-/pybroker/incarnations/<broker id> (KIP-903). A log end report is valid only in the incarnation in
-which the broker wrote it. So the multi that stores the election checks the incarnations of the
-brokers in the new ISR.
+A log end report is valid only until the broker registers again, which raises its incarnation
+(KIP-903). So the multi that stores the election checks the incarnations of the brokers in the new
+ISR.
 """
 
 from __future__ import annotations
@@ -35,13 +32,12 @@ log = logging.getLogger(__name__)
 def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
-    """Return the replicas with the longest log, in the order of the assignment. Logs are compared
-    by their last leader epoch, and logs with the same epoch by their end offset.
+    """Return the replicas with the longest log, by last leader epoch and then end offset, in the
+    order of the assignment.
 
-    `hosts` are the live brokers that may lead. The result is empty if an assigned replica is not on
-    one of `hosts`. The result is also empty if an assigned replica has not reported its log end in
-    the partition's present leader epoch. A log whose last leader epoch is later than the
-    partition's leader epoch is damaged: its replica is never in the result.
+    The result is empty unless every assigned replica is on one of `hosts` (the live brokers that
+    may lead) and has reported its log end in the present leader epoch. A log with a last epoch
+    after the partition's leader epoch is damaged and left out.
     """
     state = partition.state
     assert state is not None
@@ -58,10 +54,8 @@ def longest(
 def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
-    """Return the state in which a replica with the longest log leads, and all replicas with an
-    equally long log are the ISR. `reports`: replica -> the end of its log, as the replica reported
-    it. Return None if any replica is still in the ISR or eligible to lead, or if `longest` returns
-    no replica."""
+    """Return the state in which the replicas of `longest` are the ISR, and the first of them leads.
+    Return None if the partition is not orphaned, or if `longest` returns no replica."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))
@@ -85,8 +79,7 @@ class Suspects:
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
         """Elect a leader for each orphaned partition in `keys` whose replicas have all reported
-        their log ends. An orphaned partition has no leader, no in-sync replica and no eligible
-        replica. Raises ControllerMoved, CoordError."""
+        their log ends. Raises ControllerMoved, CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:

@@ -1,8 +1,7 @@
 """A controller's term, from the won election to the end: one handler for each event.
 
-Handlers run one after the other in the controller's consumer task, and only they change the
-context. If a handler fails half-way, the decisions that it has stored remain. When the event is
-handled again, the brokers get what the first run did not send.
+Only the handlers change the context, one after the other. If a handler fails half-way, its stored
+decisions remain, and the repeated event sends the rest to the brokers.
 """
 
 from __future__ import annotations
@@ -93,9 +92,9 @@ class ControllerTerm:
         return self._services.context
 
     async def begin(self) -> None:
-        """Read the cluster, elect leaders where necessary, and send every broker its roles (leader
-        or follower) and all metadata. Raises ControllerMoved or CoordError. After an error this
-        term cannot continue: close it, and stand for election again."""
+        """Read the cluster, elect leaders where necessary, and send every broker its roles and
+        all metadata. After ControllerMoved or CoordError, close this term and stand for election
+        again."""
         services = self._services
         services.journal.elected()
         notices = await self._isr_notices.find()

@@ -1,8 +1,6 @@
-"""Topic requests: create a topic, read a topic, request the deletion of a topic. Any broker can
-handle these requests.
+"""Topic requests, which any broker can handle: create, read, request the deletion.
 
-The functions write the same nodes as Kafka's own tools, without a check of the controller epoch.
-The controller's watches fire on these nodes, and the controller does the rest.
+The functions write the same nodes as Kafka's own tools, so without a check of the controller epoch.
 """
 
 from __future__ import annotations
@@ -92,9 +90,8 @@ def check_partition_count(partitions: int) -> None:
 
 
 def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """Check the replicas that a client chose for each partition of a new topic. All replicas must
-    be on `live` brokers. Return the assignment in order of the partitions. Raises BrokerError:
-    INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS."""
+    """Check a client's replica assignment for a new topic, and return it in order of the
+    partitions. Raises BrokerError: INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS."""
     fault = _assignment_fault(assignment, live)
     if fault is not None:
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
@@ -133,11 +130,11 @@ async def create_topic(
     topic_id: uuid.UUID,
 ) -> None:
     """Store a new topic and its configuration in one multi. The caller has checked `assignment` and
-    `configs`. If a configuration node of a deleted topic with this name still exists, the node is
-    overwritten.
+    `configs`.
 
-    Raises BrokerError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS (the
-    assignment is too large for a node). Raises CoordError.
+    Raises CoordError; BrokerError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS,
+    INVALID_PARTITIONS (the multi is too large), UNKNOWN_SERVER_ERROR (other clients kept changing
+    the configuration node).
     """
     await check_new_topic(coord, name)
     replicas = {partition: tuple(brokers) for partition, brokers in assignment.items()}
@@ -195,9 +192,8 @@ async def topic_names(coord: Coord) -> set[str]:
 
 
 async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> None:
-    """Check that the topic `name` still has the id `topic_id`, and ask the controller to delete the
-    topic. Raises BrokerError UNKNOWN_TOPIC_ID if the id differs or the topic does not exist;
-    CoordError."""
+    """Ask the controller to delete the topic `name`. Raises BrokerError UNKNOWN_TOPIC_ID if no
+    topic `name` has the id `topic_id`; CoordError."""
     try:
         await topic_nodes.apply(coord, (name, topic_id), CreateOp(paths.delete_topic(name)))
     except NoNode as error:

@@ -56,9 +56,8 @@ class FencedWriter:
         self._batcher = MultiBatcher(self, at_once=1, operations_max=OPERATIONS_PER_MULTI_MAX)
 
     async def write_all(self, writes: Sequence[Write]) -> list[WriteOutcome]:
-        """Send the writes and return the outcome of each, in order. A refused write does not stop
-        the others. Raises ControllerMoved, SessionExpired. After such an error, each of the writes
-        may have been applied or not."""
+        """Send the writes and return their outcomes, in order. Raises ControllerMoved,
+        SessionExpired; after these errors, any of the writes may have been applied."""
         return await bounded_gather(self._write, writes, _AT_ONCE_MAX)
 
     async def _write(self, write: Write) -> WriteOutcome:
@@ -72,9 +71,8 @@ class FencedWriter:
             return error
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send one multi with `ops` and a check of /controller_epoch. After a lost reply, send the
-        multi once more. Return the results of `ops`. Raises ControllerMoved; MultiFailed, whose
-        index counts `ops` from 0; other CoordErrors."""
+        """Send `ops` in one multi with a check of /controller_epoch; once more after a lost reply.
+        Raises ControllerMoved; MultiFailed, whose index counts `ops` from 0; other CoordErrors."""
         try:
             return await self._attempt(ops)
         except ConnectionLoss:

@@ -19,9 +19,8 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup request. `requires_known_id`: a dynamic member without an id gets one, and must
-    join again with it (KIP-394). `may_skip`: the member supports `skip_assignment` in the answer
-    (KIP-814). `reason`: the member's own text about why it joins."""
+    """A JoinGroup request. `requires_known_id`: a new dynamic member must join again with the id in
+    the answer (KIP-394). `may_skip`: the client supports `skip_assignment` (KIP-814)."""
 
     member_id: str
     session_timeout_ms: int
@@ -91,8 +90,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The ids of the member in a heartbeat, commit or leave request. If an operator removes a
-    static member, the leave request has an instance id and an empty member id."""
+    """The ids of the member in a heartbeat, commit or leave request. The member id is empty if an
+    operator removes a static member."""
 
     member_id: str
     instance_id: str | None = None

@@ -1,6 +1,6 @@
-"""The coordinator of the groups of one shard. A shard is a partition of the topic
-__consumer_offsets that this broker leads. The coordinator passes requests to the decision functions
-(`join.py`, `sync.py`, ...) and carries out their effects.
+"""The coordinator of one shard's groups. A shard is a partition of __consumer_offsets that this
+broker leads. The coordinator carries out the effects of the decision functions (`join.py`,
+`sync.py`, ...).
 
 Every decision and its appends run in one step of the event loop.
 """
@@ -243,7 +243,7 @@ class GroupCoordinator:
 
     def facts(self, group_id: str) -> GroupFacts | None:
         """Return the facts that decide when the group's offsets expire; None if the group is not in
-        memory. A group that is not in memory may still have offsets in the offset store."""
+        memory."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -339,9 +339,6 @@ class GroupCoordinator:
             self._waiting.pop(ticket, None)
 
     def _carry_out(self, group: Group, effects: Effects) -> None:
-        """Carry out the effects of a decision: store records, write lines to the broker's log,
-        answer requests, pass changed members to the `Membership` (the mirror in ZooKeeper), and set
-        the timer."""
         while effects.stores:
             self._store(group, effects.stores.pop(0), effects)
         for note in effects.notes:
@@ -401,8 +398,8 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_unreplicated(self) -> ErrorCode:
-        """Return the error code that a group's members get after a record of the group was not
-        replicated. The code is NOT_COORDINATOR if another broker may be the coordinator, otherwise
+        """Return the members' error code after a record of their group was not replicated:
+        NOT_COORDINATOR if another broker may be the coordinator, otherwise
         REBALANCE_IN_PROGRESS."""
         try:
             self.context.require_current()

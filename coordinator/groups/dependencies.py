@@ -19,9 +19,8 @@ class Membership(Protocol):
     group may get its first member."""
 
     def members_changed(self, group: GroupView) -> None:
-        """Schedule the write of the group's present members and assignments to ZooKeeper. Never
-        waits. If `group` has no members, its state says whether the group still exists: Empty if it
-        exists, Dead if it has been deleted."""
+        """Schedule the write of the group's members and assignments to ZooKeeper. Never waits. A
+        group in state Dead has been deleted."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Return NONE if a first member may join the group. Return INCONSISTENT_GROUP_PROTOCOL if
@@ -54,9 +53,8 @@ class GroupDependencies:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """Facts of a group that decide when its offsets expire. `state_ms`: when the group entered its
-    state, in ms since 1970, -1 if unknown. `topics`: the members' subscribed topics, None if
-    unknown."""
+    """The facts that decide when a group's offsets expire. `state_ms`: when the group entered its
+    state, in ms since 1970, -1 if unknown. `topics`: the subscribed topics, None if unknown."""
 
     state: GroupState
     protocol_type: str

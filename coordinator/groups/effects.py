@@ -1,7 +1,6 @@
 """The inputs and the effects of one decision about a group.
 
-A decision changes the group and adds actions to its `Effects`. After the decision the coordinator
-stores the records first, and then sends the answers.
+After a decision the coordinator stores the records first, and then sends the answers.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ class StoreReplacement:
     """The action to store the new member id of a restarted static member. The member gets its
     answer when the in-sync replicas have the record.
 
-    `old_member` is the member with its old id. `old_leader` is the member id of the group's leader
-    before the change. `may_skip`: the client supports `skip_assignment` (KIP-814).
+    `old_leader`: the member id of the group's leader before the change.
     """
 
     record: RecordedGroup
@@ -53,9 +51,8 @@ Store = StoreAssignment | StoreReplacement | StoreEmpty
 
 @dataclass(slots=True)
 class Effects:
-    """The inputs and the results of one step of a group coordinator. The inputs are `now` (seconds
-    of the monotonic clock), `wall_ms` (ms since 1970), `config`, and `new_id(prefix)`, which
-    returns a new member id. The other fields are results."""
+    """The inputs (`now` in seconds of the monotonic clock, `wall_ms` in ms since 1970, `config`,
+    `new_id(prefix)`) and the results of one step of a group coordinator."""
 
     now: float
     wall_ms: int

@@ -23,10 +23,9 @@ def expire(group: Group, effects: Effects) -> None:
 
 
 def restart_deadlines(group: Group, effects: Effects) -> None:
-    """Restart the members' session timeouts and the rebalance deadlines. All of them run from
-    `effects.now` again, because the members could not meet the old deadlines while this broker was
-    paused. Three deadlines do not change: the deadline of a new member's first JoinGroup, the
-    deadline of an unused member id, and the initial rebalance delay of a group."""
+    """Restart the session timeouts and the rebalance deadlines, because members could not meet them
+    while this broker was paused. The deadlines of a new member's first JoinGroup, of an unused
+    member id and of the initial rebalance delay do not change."""
     for member in group.members.values():
         if not member.is_new:
             member.renew_session(effects.now)

@@ -1,8 +1,8 @@
 """The fence of a coordinator: the node /pybroker/coordinators/<partition>.
 
-The new coordinator of a partition writes this node in one multi with a check that the coordinator's
-broker is the leader. Every write of a coordinator checks the node's version. So ZooKeeper refuses
-the writes of earlier coordinators.
+A new coordinator changes the node's version, in a multi that checks that its broker leads the
+partition. Every write of a coordinator checks this version, so ZooKeeper refuses the writes of
+earlier coordinators.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 @dataclass(frozen=True, slots=True)
 class FenceOwner:
-    """The content of a fence node: the broker and leader epoch of the coordinator. `token` is a
-    random text. It differs each time that a broker begins to coordinate the partition, even in the
-    same leader epoch."""
+    """The content of a fence node. `token` is a random text, new each time that a broker begins to
+    coordinate the partition."""
 
     topic_partition: TopicPartition
     broker_id: int
@@ -42,12 +41,11 @@ class FenceOwner:
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     """Write the fence node for `owner`, and return the node's new version. Return None if another
-    client changed the fence node or the partition's state node during the call. The caller then has
-    to try again.
+    client changed one of the nodes in the meantime: the caller must try again.
 
-    Raises Superseded if another broker leads the partition; BrokerError if the stored leader epoch
-    is not that of `owner`; MalformedNode; CoordError. After ConnectionLoss, call again: the write
-    may have been applied.
+    Raises Superseded if another broker leads the partition, or if the topic was deleted;
+    BrokerError if `owner` has another leader epoch than ZooKeeper; MalformedNode; CoordError. After
+    ConnectionLoss, call again.
     """
     key = owner.topic_partition
     state_path, path = paths.partition_state(key), paths.coordinator(key.partition)

@@ -1,10 +1,9 @@
 """Writes to ZooKeeper that only the current coordinator can make. Each write is a multi that checks
-the version of the fence node, `/pybroker/coordinators/<partition>`.
+the version of the fence node (`fence.py`).
 
-A shard sends its changes in rounds, one round at a time. If ZooKeeper does not answer a change, the
-next rounds send the change again, until the time limit of the change. If several changes of the
-same nodes wait, a round sends only the newest change. The older waiting changes are not sent, and
-get the error code of the newest change.
+A shard sends its changes in rounds, which repeat unanswered changes until their time limit. If
+several changes of the same nodes wait, a round sends only the newest change, and all of them get
+its error code.
 """
 
 from __future__ import annotations
@@ -50,10 +49,9 @@ _OURS: Final = f"{paths.COMMITTED}/"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The wanted content of some nodes, as pairs (path, data). Data None means that the node must
-    not exist. Changes with equal `key` must name the same nodes, because only the newest waiting
-    change with a key is sent. `parents` and all ancestors are created without data if they are
-    missing. `is_ephemeral`: ZooKeeper deletes the nodes at the end of the session."""
+    """The wanted content of some nodes, as pairs (path, data). Data None: the node must not exist.
+    Changes with equal `key` must name the same nodes, because only the newest waiting change of a
+    key is sent. `parents` are created if missing."""
 
     group_id: str
     key: object
@@ -76,8 +74,8 @@ class _Asked:
 
 
 class FencedWrites:
-    """Writes the changes of one shard to ZooKeeper, as long as this broker is the shard's
-    coordinator. A task runs while changes wait for ZooKeeper's answer. `end` ends the task."""
+    """Writes the changes of one shard to ZooKeeper, while this broker is the shard's coordinator.
+    Owns a task, until `end`."""
 
     def __init__(
         self,
@@ -108,12 +106,12 @@ class FencedWrites:
     async def write(self, changes: Sequence[Change]) -> list[ErrorCode]:
         """Write the changes, and return a code for each:
 
-        - NONE: the change is written.
-        - NOT_COORDINATOR: another broker has become the coordinator, or `end` was called.
-        - COORDINATOR_NOT_AVAILABLE: the outcome is unknown after the time limit, or other clients
-          kept creating or deleting the nodes.
-        - INVALID_COMMIT_OFFSET_SIZE: the change is too large for ZooKeeper.
-        - UNKNOWN_SERVER_ERROR: ZooKeeper has refused the change.
+        - NONE: written
+        - NOT_COORDINATOR: another broker is the coordinator, or `end` was called
+        - COORDINATOR_NOT_AVAILABLE: outcome unknown after the time limit, or other clients kept
+          creating or deleting the nodes
+        - INVALID_COMMIT_OFFSET_SIZE: too large for ZooKeeper
+        - UNKNOWN_SERVER_ERROR: refused by ZooKeeper
         """
         if self._has_ended or not changes:
             return [ErrorCode.NOT_COORDINATOR] * len(changes)
@@ -153,9 +151,8 @@ class FencedWrites:
         self._task.cancel()
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send one multi that also checks the version of the fence node. Each new coordinator
-        changes this version. Raises _Deposed if a later coordinator has changed the version, or if
-        the fence node is missing; ConnectionLoss or SessionExpired if the outcome is unknown;
+        """Send one multi that also checks the version of the fence node. Raises _Deposed if a later
+        coordinator has taken the fence; ConnectionLoss or SessionExpired if the outcome is unknown;
         MultiFailed or RequestTooLarge if nothing was done."""
         try:
             return await self._joint.multi([CheckOp(self._fence, self._shard.fence_version), *ops])
@@ -219,14 +216,9 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """Handle `answer`, ZooKeeper's result or error for a write of one key. `waiting` has all
-        undecided changes of this key, oldest first. Only the newest change was sent, because it
-        replaces the older changes. So `answer` counts for all of `waiting`.
-
-        After a success, or after ATTEMPTS_MAX refusals, all of `waiting` get the code for this
-        answer. Return False if the outcome is still unknown, because the connection or the session
-        was lost. Raises `answer` if it is an exception other than CoordError.
-        """
+        """Handle ZooKeeper's `answer` to the newest change of one key, for all changes of the key
+        in `waiting`, oldest first. Return False if the outcome is unknown. Raises `answer` if it is
+        an exception other than CoordError."""
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)
@@ -279,10 +271,8 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Return whether an earlier check of the node's existence still holds, so that a change
-        needs no new check. If the node existed, the check holds. If the node was missing, the
-        check holds only below /pybroker/offsets: elsewhere other clients may have created the
-        node since."""
+        """Whether `_known` still holds for the node. Other clients may have created a missing node,
+        except below /pybroker/offsets."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

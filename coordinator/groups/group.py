@@ -1,7 +1,5 @@
-"""A group in the coordinator's memory, with the queries and small changes that all decisions use.
-
-Only the fields that `recorded` returns are stored in the log. The rest is lost at a failover.
-"""
+"""A group in the coordinator's memory. A failover loses all fields that `recorded` does not
+return."""
 
 from __future__ import annotations
 
@@ -27,12 +25,10 @@ class Group:
     1970.
 
     - `static`: instance id -> member id
-    - `pending`: member id that no client has used yet (KIP-394) -> the deadline for its first use,
-      oldest first
+    - `pending`: unused member id (KIP-394) -> the deadline for its first use
     - `owes_sync`: the members that have not sent SyncGroup in this generation
-    - `initial_rest_s`: the number of seconds by which the initial delay
-      (group.initial.rebalance.delay.ms) can still be extended; None if no initial delay is under
-      way
+    - `initial_rest_s`: how long the initial delay can still be extended; None outside an initial
+      delay
     """
 
     group_id: str
@@ -108,9 +104,9 @@ class Group:
         return set(frozenset.intersection(*known)) if known else set()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with this protocol type and these assignors may join. The protocol type
-        must be the group's, and at least one of the assignors must be supported by all members. For
-        an Empty group it is enough that neither the protocol type nor the assignors are empty."""
+        """Whether a member with this protocol type and these assignors may join. The members must
+        have one of the assignors in common. An Empty group accepts any non-empty type and
+        assignors."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type or not protocols:
@@ -121,9 +117,8 @@ class Group:
         return bool(common)
 
     def elected_protocol(self) -> str:
-        """Return the assignor with the most votes. Each member has one vote. If several assignors
-        have the most votes, return the one whose first voter joined earliest. The members must have
-        an assignor in common."""
+        """Return the assignor with the most votes; at a tie, the one whose first voter joined
+        earliest. The members must have an assignor in common."""
         common = self.common_protocols()
         votes = Counter(member.vote(common) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -154,9 +149,8 @@ class Group:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove and return the member with this id. If the id is pending, remove it from
-        `pending`. Return None if no member has the id. If the leader is removed, another member
-        becomes the leader."""
+        """Remove the member or the pending id. Return the member; None if no member has the id. If
+        the leader is removed, another member becomes the leader."""
         self.pending.pop(member_id, None)
         self.owes_sync.discard(member_id)
         member = self.members.pop(member_id, None)

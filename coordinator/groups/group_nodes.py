@@ -50,9 +50,8 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove each node of the topics, unless the node has child nodes. If the group then has no
-    topic node left, also remove each of the group's own nodes, unless the node has child nodes.
-    Raises CoordError."""
+    """Remove the topics' nodes and, if the group has no topic node left, the group's own nodes. A
+    node with child nodes remains. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

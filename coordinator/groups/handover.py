@@ -1,12 +1,9 @@
 """Cooperative rebalancing (KIP-429): finds the members that must rejoin after they have revoked
-partitions.
+partitions. A partition is being revoked if a member owned it before, and this generation assigns it
+to no member.
 
-A partition is being revoked if a member owned it before, and this generation assigns it to no
-member. The next generation, which begins when that member rejoins, assigns the partition again.
-
-A static member that restarts usually gets its earlier assignment, without a new generation. But if
-the member owned a partition that is being revoked, the coordinator begins a new generation. The
-restarted process has nothing to revoke, and so would not rejoin by itself.
+A restarted static member has nothing to revoke, and would not rejoin by itself. So if the member
+owned a partition that is being revoked, its restart begins a new generation.
 """
 
 from __future__ import annotations
@@ -19,9 +16,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether this member owned a partition that is now assigned to no member. Only after this
-    member has rejoined can the partition be assigned again. False if the members are not consumers,
-    or if the member's metadata cannot be decoded."""
+    """Whether this member owned a partition that is now assigned to no member. False if the members
+    are not consumers, or if the metadata cannot be decoded."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False
     try:

@@ -23,14 +23,13 @@ def heartbeat(group: Group, identity: Identity, generation: int, now: float) -> 
 def commit(
     group: Group, identity: Identity, generation: int, now: float, *, in_transaction: bool = False
 ) -> ErrorCode:
-    """Return NONE if offsets may be committed now, else the error code. A member's commit outside a
-    transaction also renews the member's session at `now`.
+    """Return NONE if offsets may be committed now, else the error code. A member's valid commit
+    outside a transaction renews its session.
 
-    A request without a generation (-1) may commit in two cases:
+    Without a generation (-1), two commits are allowed:
 
-    - The group is Empty.
-    - The commit is part of a transaction, and the request has no member id and no instance id. Old
-      producers send such requests.
+    - any commit in an Empty group
+    - a transaction's commit without a member id and an instance id, as from old producers
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

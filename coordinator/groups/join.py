@@ -51,9 +51,8 @@ def may_be_first(call: Join) -> bool:
 
 
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Handle a JoinGroup request for which `fault_of` returned NONE. `ticket` identifies the
-    request. The answer is added to `effects`, unless the member must wait for other members. In
-    that case the answer follows later, for example when another request completes the rebalance."""
+    """Handle a JoinGroup request for which `fault_of` returned NONE. If the member must wait for
+    other members, a later decision answers `ticket`."""
     if group.state is GroupState.DEAD:
         effects.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
     elif not _has_room(group, call, effects.config):
@@ -166,9 +165,8 @@ def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> Non
 def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
-    """Give a restarted static member a new member id, and fence its old member id (KIP-345). A
-    Stable group rebalances only if its assignor changes, or if a partition that this member owned
-    is assigned to no member (`handover.py`)."""
+    """Give a restarted static member a new member id, and fence the old id (KIP-345). A Stable
+    group rebalances only if its assignor changes or `handover.is_awaited_from` is true."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)
@@ -205,18 +203,13 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Ef
 
 
 def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Answer the waiting JoinGroup of the static member that got a new id. If `error` is NONE, the
-    in-sync replicas have the record of the new id. Otherwise the record may be lost, and the client
-    has to join again.
+    """Answer the waiting JoinGroup of the static member that got a new id. `error` is NONE if the
+    in-sync replicas have the record of the new id.
 
-    A Stable group accepts no new assignment. So even the client of the group's leader must not
-    compute an assignment:
-
-    - If the client supports `skip_assignment` (KIP-814), the answer to the leader sets
-      `skip_assignment`.
-    - If not, the answer names the group's leader by the member id from before the restart. If the
-      restarted member is the leader, its client finds that this id is not its own new member id, so
-      it does not act as the leader.
+    A Stable group accepts no new assignment. So even the group's leader must not compute an
+    assignment. If the client supports `skip_assignment` (KIP-814), the answer to the leader sets
+    `skip_assignment`. If not, the answer names the leader's member id from before the restart, so
+    that a restarted leader does not act as the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

@@ -18,12 +18,9 @@ MEMBER_BYTES: Final = 2048
 
 @dataclass(slots=True)
 class Member:
-    """A member of a group. Its session times out at `deadline`, in seconds of the monotonic clock.
-
-    `join` and `sync` identify the member's waiting JoinGroup and SyncGroup requests (None: no such
-    request waits). While a request waits, the member's session does not time out, unless the member
-    is new. `is_new`: the member's first JoinGroup is not answered yet.
-    """
+    """A member of a group. Its session times out at `deadline`, in seconds of the monotonic
+    clock. `join` and `sync` are its waiting requests. `is_new`: its first JoinGroup is not
+    answered yet."""
 
     member_id: str
     instance_id: str | None
@@ -64,9 +61,8 @@ class Member:
         return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether the session cannot time out now. The session of a new member can always time out.
-        Otherwise the session cannot time out while a JoinGroup or SyncGroup request waits for its
-        answer."""
+        """Whether the session cannot time out now, because a request waits. The session of a new
+        member can always time out."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:

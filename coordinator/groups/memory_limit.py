@@ -1,8 +1,7 @@
-"""The memory limit for the state of a broker's coordinators. Without a limit clients could fill the
-memory with member metadata or transactional ids.
+"""The memory limit for the state of a broker's coordinators.
 
-New transactional ids get only a part of the memory, so that a flood of them does not stop the
-transactions of other producers.
+New transactional ids get only a part of the memory, so that a flood of them does not stop other
+producers.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ measurement visits every member."""
 
 
 class MemoryLimit:
-    """A limit of `bytes_max` for the memory of all objects of one kind. `what` names the kind in
-    error messages. `measure` returns the bytes in use. The last measurement plus all later
-    reservations must not exceed the limit."""
+    """A limit for the memory of all objects of one kind, named `what` in error messages. `measure`
+    returns the bytes in use; later reservations are added."""
 
     def __init__(
         self,

@@ -1,11 +1,9 @@
-"""Writes the group coordinator's members to ZooKeeper, as nodes in the format of Kafka 0.8
-consumers: members in `/consumers/<group>/ids/<member>`, assignments in
-`owners/<topic>/<partition>`. Operators and tools read these nodes.
+"""Writes the group coordinator's members to ZooKeeper, in the format of Kafka 0.8 consumers. No
+response to a client waits for these nodes.
 
-A group must not have both Kafka 0.8 consumers and members of the coordinator. When the first member
-joins a group, the coordinator creates a placeholder node, which Kafka 0.8 consumers see, and then
-looks for Kafka 0.8 consumers. The JoinGroup response to the first member waits for both steps. No
-response to a client waits until the nodes of members and assignments are written.
+A group must not have both Kafka 0.8 consumers and members of the coordinator. So before the first
+member joins, the coordinator creates a placeholder node, which Kafka 0.8 consumers see, and then
+looks for Kafka 0.8 consumers.
 """
 
 from __future__ import annotations
@@ -64,10 +62,8 @@ consumer."""
 
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
-    """The nodes that a group shall have in ZooKeeper. If `is_whole` is False, the group is
-    rebalancing, and only the member ids are known. If `is_deleted` is True, the group is deleted
-    and `members` is empty. The empty parent nodes of a deleted group are removed, unless the group
-    has offset nodes."""
+    """The nodes that a group shall have in ZooKeeper. `is_whole`: False during a rebalance, when
+    only the member ids are known. `is_deleted`: the group's empty parent nodes are also removed."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
@@ -77,8 +73,8 @@ class WantedNodes:
 
 
 def wanted_nodes_of(group: GroupView) -> WantedNodes:
-    """Return the ZooKeeper nodes that the group shall have. If the group is not Stable, or if its
-    protocol type is not `consumer`, the result has only the member ids: no topics and no owners."""
+    """Return the nodes that the group shall have. Only a Stable group of type `consumer` has topics
+    and owners."""
     members: dict[str, tuple[str, ...]] = {}
     owners: dict[TopicPartition, str] = {}
     is_consumers = group.protocol_type == _CONSUMER
@@ -141,11 +137,9 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Return NONE if a first member may join the group, or INCONSISTENT_GROUP_PROTOCOL if
-        consumers of Kafka 0.8 use the group id. The placeholder node is created before the
-        consumers of Kafka 0.8 are read. A consumer of Kafka 0.8 also registers before it reads the
-        other members. So if both start at the same time, at least one of the two sees the other.
-        Raises BrokerError."""
+        """See `Membership.may_begin`. The placeholder node must be created before the search for
+        Kafka 0.8 consumers. Kafka 0.8 consumers also register before they read, so at least one
+        side sees the other. Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -312,9 +306,8 @@ class GroupMirror:
             return None
 
     async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
-        """Return the changes that write `wanted_nodes.owners` to the owner nodes. The changes also
-        delete each owner node whose owner is not a member, and, if `wanted_nodes.is_whole`, each
-        owner node that is not wanted."""
+        """Return the changes that write `wanted_nodes.owners`, and delete owner nodes whose owner
+        is not a member. If `wanted_nodes.is_whole`, all unwanted owner nodes are deleted."""
         shown = await self._owners(group_id)
         wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
         members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}

@@ -19,8 +19,8 @@ metadata."""
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's committed offset of a partition: the offset of the next record to read. Times are
-    in ms since 1970. `expire_ms` is -1 unless the commit had a retention time."""
+    """A group's committed offset of a partition. Times are in ms since 1970. `expire_ms` is -1
+    without a retention time in the commit."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -61,11 +61,9 @@ class OffsetStore(Protocol):
     async def commit_in_transaction(
         self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Append the offsets to the log as part of the producer's open transaction. There is no
-        await before the append, so the caller's membership check is still valid at the append. Then
-        wait until the in-sync replicas have the records, and return an error code for each
-        partition. The offsets take effect when the transaction commits, except offsets that were
-        replaced or deleted in the meantime."""
+        """Append the offsets to the producer's open transaction, wait until the records are
+        replicated, and return an error code for each partition. No await is allowed before the
+        append: the caller's membership check must still hold."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -74,9 +72,8 @@ class OffsetStore(Protocol):
         partition without a committed offset is not in the result."""
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return partition -> committed offset of the group. The result is good enough only for a
-        report: recent commits may be missing, and another broker may have become the coordinator.
-        Two calls for one group must not overlap."""
+        """Return partition -> committed offset, for reports only: recent commits may be missing,
+        and another broker may be the coordinator. Two calls for one group must not overlap."""
 
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None

@@ -29,8 +29,8 @@ def overview(group: Group) -> GroupOverview:
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """Return the topics that the members subscribe to. Return None if the members are not
-    consumers, if no assignor is chosen yet, or if the metadata of a member cannot be decoded."""
+    """Return the topics that the members subscribe to; None if unknown, for example because the
+    members are not consumers."""
     if not group.members:
         return frozenset()
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:

@@ -14,9 +14,8 @@ CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.S
 
 
 def prepare(group: Group, effects: Effects, why: str) -> None:
-    """Begin a rebalance, unless the group already waits for joins. `why` is for the log. A group
-    that was empty waits for the initial delay; any other group waits for its members, at most the
-    rebalance timeout."""
+    """Begin a rebalance, unless the group already waits for joins. An Empty group waits for the
+    initial delay, any other group for its members. `why` is for the log."""
     if group.state not in CAN_REBALANCE:
         return
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -47,9 +46,9 @@ def try_complete(group: Group, effects: Effects) -> None:
 
 
 def expired(group: Group, effects: Effects) -> None:
-    """Handle the end of the initial delay or of the rebalance timeout. If a new member has joined
-    during the initial delay, extend the delay, but not beyond the rebalance timeout. Otherwise
-    complete the rebalance."""
+    """Handle the end of the initial delay or of the rebalance timeout. If a member joined during
+    the initial delay, extend the delay within the rebalance timeout. Otherwise complete the
+    rebalance."""
     if group.was_extended and group.initial_rest_s:
         delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
@@ -60,9 +59,9 @@ def expired(group: Group, effects: Effects) -> None:
 
 
 def complete(group: Group, effects: Effects) -> None:
-    """Complete the join phase. Remove dynamic members that have not joined. Keep static members
-    that have not joined until their session times out. If only static members that have not joined
-    remain, wait for joins again. Otherwise begin the next generation with the remaining members."""
+    """Remove dynamic members that have not joined, and begin the next generation. Static members
+    remain until their session times out. If only static members that have not joined remain, wait
+    for joins again."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
             remove_member(group, effects, member, "did not rejoin in time")
@@ -145,9 +144,8 @@ def dismiss(
 
 
 def continue_without(group: Group, effects: Effects, why: str) -> None:
-    """Rebalance the group after a member was removed. If the group is Stable or waits for the
-    leader's SyncGroup, begin a rebalance. If the group already waits for joins, call
-    `try_complete`, because all remaining members may have joined already. `why` is for the log."""
+    """Rebalance the group after a member was removed. If the group already waits for joins, the
+    rebalance may now be complete. `why` is for the log."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):

@@ -1,10 +1,14 @@
-"""The records of `__consumer_offsets`, in Kafka's bytes: groups and committed offsets.
+"""The records of `__consumer_offsets`, in Kafka's bytes: groups and committed offsets. A value of
+None is a tombstone.
 
-Every key and value begins with its version as an int16. Key versions: 0 and 1 an offset, 2 a group.
-Offset values: version 1 adds the time of expiry, 2 drops it, 3 adds the leader epoch. Group values:
-version 1 adds the rebalance timeout, 2 the time of the last state change, 3 static members. Version
-4 of offset values and of group values is flexible (KIP-482). Version 4 is read but never written,
-so that brokers of every release can take over the partition. A value of None is a tombstone.
+Every key and value begins with its version (int16):
+
+- Keys: 0 and 1 an offset, 2 a group.
+- Offset values: 1 adds the time of expiry, 2 drops it, 3 adds the leader epoch.
+- Group values: 1 adds the rebalance timeout, 2 the time of the last state change, 3 static members.
+
+Version 4 of values is flexible (KIP-482). Version 4 is read but never written, so that brokers of
+every release can take over the partition.
 """
 
 from __future__ import annotations

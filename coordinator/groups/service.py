@@ -115,9 +115,8 @@ class GroupService:
     async def overviews(
         self, states: Collection[str] = ()
     ) -> tuple[ErrorCode, list[GroupOverview]]:
-        """Return an error code, and the groups of this broker whose state is in `states` (empty:
-        all groups). If the error code is not NONE, for example COORDINATOR_LOAD_IN_PROGRESS, groups
-        may be missing."""
+        """Return an error code, and this broker's groups whose state is in `states` (empty: all
+        groups). Groups may be missing if the code is not NONE."""
         wanted = {state.lower() for state in states}
         error = ErrorCode.NONE
         if self._shards.loading:

@@ -39,9 +39,8 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
 
 
 class GroupRequest(enum.Enum):
-    """The requests whose answer depends on the group's state. Every group that is not Dead first
-    checks the ids and the generation of a request: wrong ids get UNKNOWN_MEMBER_ID (25) or
-    FENCED_INSTANCE_ID (82), a wrong generation gets ILLEGAL_GENERATION (22)."""
+    """The requests whose answer depends on the group's state. Wrong ids (error 25 or 82) and a
+    wrong generation (22) are refused first, unless the group is Dead."""
 
     JOIN = "JoinGroup of a new member"
     REJOIN = "JoinGroup of a member"

@@ -1,7 +1,7 @@
 """TxnOffsetCommit: a producer commits offsets of a group with its transaction (KIP-98).
 
-The membership check and the append run in one step of the event loop, so that a replaced member
-cannot commit (KIP-447).
+The membership check and the append must run in one step of the event loop, so that a replaced
+member cannot commit (KIP-447).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker. The
-offsets of all transactions whose commit marker is at or below this log offset are in ZooKeeper.
+"""The applied marker of a shard: a ZooKeeper node with a log offset. The offsets of all
+transactions with a commit marker up to this log offset are in ZooKeeper.
 
-A new coordinator reads the transactions in the log. It writes the offsets of a transaction to
-ZooKeeper only if the transaction's commit marker is above the log offset in the node. It must not
-write the offsets of any other transaction again, because newer commits may have replaced these
-offsets in ZooKeeper.
+A new coordinator must not write these offsets again, because newer commits may have replaced them.
 """
 
 from __future__ import annotations
@@ -37,22 +34,21 @@ class AppliedMarker:
         return decode_number(self._path, data)
 
     async def put(self, offset: int) -> ErrorCode:
-        """Store `offset`, the log offset of a commit marker, in the shard's node. The node then
-        says that the offsets of all transactions with a commit marker at or below `offset` are in
-        ZooKeeper. Return NONE, or the code of `FencedWrites.write`."""
+        """Store the log offset of a commit marker. The offsets of all transactions up to this
+        marker must be in ZooKeeper. Return NONE, or the code of `FencedWrites.write`."""
         change = Change("", self._path, ((self._path, encode_number(offset)),))
         (code,) = await self._writes.write([change])
         return code
 
     @staticmethod
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
-        """Return the log offset to store in the node after a load; None if the node needs no
-        change. `stored` is the log offset in the node (None: no node). All commit markers up to the
-        log offset `last_marker` (-1: no commit marker) have been applied.
+        """Return the log offset to store after a load; None if the node needs no change. `stored`:
+        the log offset in the node (None: no node). `last_marker`: the log offset of the last
+        applied marker (-1: none).
 
-        If `stored` is at or above the log end, an unclean election has removed the last part of the
-        log. The node must then get the lower offset `last_marker`. If the node kept `stored`, a
-        later commit marker at a log offset below `stored` would wrongly count as applied.
+        After an unclean election, `stored` may be at or above the log end. The node must then get
+        the lower `last_marker`: otherwise later commit markers below `stored` would count as
+        applied.
         """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker

@@ -17,8 +17,8 @@ from pybroker.ports import Coord
 
 
 class ClassicOffsets:
-    """Reads and writes offsets below `/consumers`, as Kafka 0.8 does. Each call takes at most
-    `timeout_s`. `coord` should be a separate session, so that a long wait does not delay other
+    """Reads and writes offsets below `/consumers`, as Kafka 0.8 does. `timeout_s` applies to
+    each partition. `coord` should be a separate session, so that long waits do not delay other
     requests."""
 
     def __init__(self, coord: Coord, *, timeout_s: float) -> None:

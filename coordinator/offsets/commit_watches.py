@@ -13,9 +13,7 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """Collects the keys of offsets that are committed during a search for removable offsets.
-    `begin` returns an empty set for one search. Keys are added to this set until `end` is called
-    with the set."""
+    """Collects the keys of offsets that are committed during a search, from `begin` to `end`."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []

@@ -1,8 +1,7 @@
 """Finds the committed offsets of a shard by replaying the offset records in its log.
 
-A record of a transaction takes effect at the commit marker, and never if the transaction aborts. If
-several records for one group and partition take effect, the one with the highest log offset wins,
-because compaction keeps only that record. The order of the commit markers does not matter.
+A transaction's record takes effect at the commit marker. For one group and partition, the effective
+record with the highest log offset wins, because compaction keeps only that record.
 """
 
 from __future__ import annotations
@@ -90,10 +89,9 @@ class PendingKeys:
 
 
 class Ended(NamedTuple):
-    """A transaction that has ended. `offsets` has the offsets that the transaction commits. If a
-    key in `offsets` has the value None, the transaction removes the committed offset of the key.
-    `offsets` is empty if the transaction was aborted, or if later records have replaced all offsets
-    of the transaction."""
+    """A transaction that has ended. `offsets`: the offsets that the transaction stores (None:
+    removes). `offsets` is empty after an abort, and never has offsets that later records have
+    replaced."""
 
     producer_id: int
     marker_offset: int
@@ -104,11 +102,8 @@ class RecordedOffsets:
     """The committed offsets in the replayed records. `pending` has the transactional offsets that
     are not in effect yet.
 
-    For each transactional record, the caller adds the record's key and committed offset to
-    `pending`, and then calls `replay`. When the offsets of a committed transaction have taken
-    effect, the caller calls `release`, which removes these offsets from `pending`. `replay` and
-    `replay_marker` remove the offsets that can no longer take effect, such as those of an aborted
-    transaction.
+    The caller must add a transactional offset to `pending` before `replay`, and call `release` when
+    the offsets of a committed transaction have taken effect.
     """
 
     def __init__(self) -> None:

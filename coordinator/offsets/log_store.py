@@ -1,13 +1,12 @@
-"""`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
-Kafka. A fetch returns an offset when the in-sync replicas have its record, not earlier.
+"""`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`. A fetch returns
+only offsets that the in-sync replicas have.
 
-Offsets are imported from ZooKeeper when a shard (the groups of one partition) loads, unless the
-shard's marker node (`storage_mark.py`) says that its offsets are in the log. Offsets are also
-imported at a request for a group that has no offset record yet.
+Offsets are imported from ZooKeeper when a shard loads, unless its storage mark (`storage_mark.py`)
+names the log, and at a request for a group without an offset record.
 
-If a group has an offset both in a record and in an offset node, a fetch returns the offset in the
-record. An import does not remove the offset nodes, because consumers of Kafka 0.8 use them. The
-deletion of an offset removes its node too; otherwise a later import would restore the offset.
+A record takes precedence over an offset node. An import keeps the nodes for consumers of Kafka 0.8.
+So the deletion of an offset must remove its node: otherwise a later import would restore the
+offset.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The result of importing the offsets of a group from ZooKeeper nodes into the log.
-    `not_imported` has offsets with a node but without a record. If `is_classic` is True, no offset
-    was imported, because the group has consumers of Kafka 0.8. Otherwise `not_imported` has only
-    the partitions for which a transaction has a pending offset."""
+    """The result of importing a group's offsets from ZooKeeper. `is_classic`: no offset was
+    imported, because the group has consumers of Kafka 0.8. Otherwise `not_imported` has only
+    partitions with a pending transactional offset."""
 
     not_imported: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
@@ -69,9 +67,8 @@ class _ImportLock:
 
 
 class LoggedOffsets:
-    """The `OffsetStore` of one shard: it stores committed offsets in the shard's log. `coord` is a
-    ZooKeeper session that only the group coordinators use. `is_mine` returns whether a group
-    belongs to this shard."""
+    """The `OffsetStore` of one shard, in the shard's log. `coord` is a session for group
+    coordination only. `is_mine` returns whether a group belongs to this shard."""
 
     def __init__(
         self,
@@ -104,10 +101,9 @@ class LoggedOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Import the shard's offsets from their ZooKeeper nodes into the log. Import nothing if the
-        shard's `StorageMark` says that the offsets are in the log already. Raises BrokerError,
-        CoordError, MalformedNode. The BrokerError has the code COORDINATOR_LOAD_IN_PROGRESS if a
-        partition whose offset is to be imported also has a pending offset in a transaction."""
+        """Import the shard's offsets from ZooKeeper, unless the storage mark names the log. Raises
+        BrokerError (COORDINATOR_LOAD_IN_PROGRESS if a partition to import has a pending
+        transactional offset), CoordError, MalformedNode."""
         self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -120,9 +116,8 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Remove the outdated offset records from `_recorded`, and add their keys to `_outdated`.
-        An offset record is outdated if its transaction's offsets were already written to ZooKeeper
-        (`applied_marker.py`), because ZooKeeper may have newer offsets. Raises BrokerError,
+        """Move the outdated records from `_recorded` to `_outdated`. The applied marker
+        (`applied_marker.py`) covers them, so ZooKeeper may have newer offsets. Raises BrokerError,
         CoordError, MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
@@ -232,11 +227,9 @@ class LoggedOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the group's offsets of `keys`, but keep the offsets in `recent_commits`. First
-        remove the ZooKeeper nodes of all `keys`, so that no removed offset is imported again. A
-        recent commit survives the removal of its node, because the log has a record of the commit.
-        Then append a tombstone for each offset to remove. There is no await between reading
-        `recent_commits` and the append."""
+        """Remove the group's offsets of `keys`, except those in `recent_commits`. The nodes are
+        removed first, so that no removed offset is imported again. No await is allowed between
+        reading `recent_commits` and the append."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)
@@ -289,10 +282,8 @@ class LoggedOffsets:
             log.error("offsets not moved to the log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> _Import:
-        """For each offset of the group that is in ZooKeeper but not in the log, append a record to
-        the log. Append no record if the group has consumers of Kafka 0.8. Leave out partitions for
-        which a transaction has a pending offset. Return the offsets that were not imported. Raises
-        BrokerError, CoordError, MalformedNode."""
+        """Append records for the group's offsets that only ZooKeeper has, and return the offsets
+        that were not imported (see `_Import`). Raises BrokerError, CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:

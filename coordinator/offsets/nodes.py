@@ -39,11 +39,9 @@ UNLISTED_READS_MAX: Final = 8
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """Return the change that writes a committed offset to two nodes: the offset node, and the
-    details node (for example metadata and leader epoch). `now_ms` is the present time in ms since
-    1970. Usually no commit time is stored: readers take the modification time of the offset node.
-    If the commit time differs from `now_ms` by more than COMMIT_TIME_TOLERANCE_MS, the details node
-    gets the commit time."""
+    """Return the change that writes a committed offset to its two nodes. `now_ms` is in ms since
+    1970. A commit time near `now_ms` (COMMIT_TIME_TOLERANCE_MS) is not stored: readers take the
+    offset node's modification time."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )
@@ -136,9 +134,8 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def in_one_session(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `read`. All requests of `read` run in the same session, after a sync
-        of that session. If the session ends during `read`, `read` is called again. Raises
-        ConnectionLoss after READ_ATTEMPTS_MAX calls."""
+        """Return the result of `read`, run in one synced session. If the session ends during
+        `read`, `read` is called again. Raises ConnectionLoss after READ_ATTEMPTS_MAX calls."""
         for _ in range(READ_ATTEMPTS_MAX):
             generation = self._coord.generation
             if generation != self._synced:
@@ -178,9 +175,8 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return partition -> details of the partition's committed offset. The details are None if
-        their node is missing or malformed. If there are more than UNLISTED_READS_MAX partitions,
-        the result omits each partition without a details node."""
+        """Return partition -> details of the committed offset. A partition whose details node is
+        missing or malformed has the value None, or is left out."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

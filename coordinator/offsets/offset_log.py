@@ -1,11 +1,9 @@
 """Appends and replays the offset records in a shard's log, for both offset stores (`log_store.py`,
-`zookeeper_store.py`). A record outside a transaction takes effect when the in-sync replicas have
-the record. A record in a transaction takes effect when the in-sync replicas have the transaction's
-commit marker.
+`zookeeper_store.py`). A record takes effect when the in-sync replicas have the record or, in a
+transaction, the commit marker.
 
-While the shard loads, records take effect as they are read. Afterwards new records and markers take
-effect in log order. So a shard that has served requests and a shard that has loaded the same log
-have the same state.
+Records and markers always take effect in log order, so a shard that has loaded a log and a shard
+that wrote the log have the same state.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class OffsetLog:
-    """The offset records of one shard. The argument `ended` is a callback: after `begin`, it is
-    called for each transaction that ends. When the offsets of this transaction have taken effect,
-    the owner of this `OffsetLog` has to call `recorded.release`."""
+    """The offset records of one shard. After `begin`, `ended` is called for each transaction
+    that ends. The owner must call `recorded.release` when the transaction's offsets have taken
+    effect."""
 
     def __init__(self, shard: ShardContext, ended: Callable[[Ended], None]) -> None:
         self.recorded = RecordedOffsets()

@@ -1,9 +1,8 @@
 """The removal of committed offsets that have expired, or whose topic is deleted.
 
-When a topic is deleted, the controller tells every broker, and the coordinators remove the topic's
-offsets. If a coordinator misses the controller's message, its regular search finds in ZooKeeper
-that the topic is gone. If an offset is committed during a search, the search does not remove the
-offset, because the commit may be for a recreated topic, or from a consumer that has returned.
+The controller tells every broker when a topic is deleted; a regular search finds deletions that a
+coordinator missed. A search keeps offsets committed during the search: the topic may be recreated,
+or the consumer may have returned.
 """
 
 from __future__ import annotations
@@ -55,9 +54,7 @@ class Removable(Protocol):
     ) -> Mapping[TopicPartition, CommittedOffset]: ...
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which the group has an offset of an open transaction, or of a
-        committed transaction whose offsets are not in effect yet. Committed offsets of these
-        partitions do not expire."""
+        """See `OffsetStore.undecided`. Committed offsets of these partitions do not expire."""
 
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
@@ -71,16 +68,14 @@ def expired(
     now_ms: int,
     retention_ms: int,
 ) -> list[TopicPartition]:
-    """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211).
+    """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211). The
+    retention time counts:
 
-    - An offset of an empty group expires when the retention time has passed since the group became
-      empty. If the time at which the group became empty is unknown, the retention time counts from
-      the commit.
-    - In a group with members, an offset expires when the retention time has passed since the
-      commit, but only if no member is subscribed to the topic. If the subscriptions are unknown, no
-      offset expires.
-    - If the commit had its own retention time, this retention time replaces
-      offsets.retention.minutes, and counts from the commit.
+    - in an empty group: from when the group became empty, or from the commit if unknown
+    - in a group with members: from the commit, but only for topics without a subscriber; no offset
+      expires if the subscriptions are unknown
+    - if the commit had its own retention time, which replaces offsets.retention.minutes: from the
+      commit
     """
     since_ms: int | None = None
     read: Collection[str] = ()
@@ -121,10 +116,8 @@ class OffsetRemoval:
         self._runs = False
 
     def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
-        """Begin to search regularly for offsets that have expired or whose topic is deleted.
-        `facts` takes a group id and returns the facts that decide when the group's offsets expire.
-        It returns None if the group is not in memory. A group that has only offsets is not in
-        memory."""
+        """Begin to search regularly for removable offsets. `facts` takes a group id, and returns
+        None if the group is not in memory, such as a group that has only offsets."""
         self._facts = facts
         if not self._runs:
             self._runs = True

@@ -1,6 +1,6 @@
-"""The storage mark of a shard: a ZooKeeper node that names the offset store (ZooKeeper or the log)
-in which the shard's offsets are. If `offsets.storage` names the other store, the loading shard
-migrates the offsets and then changes the node."""
+"""The storage mark of a shard: a ZooKeeper node that names the store of the shard's offsets. If
+`offsets.storage` names the other store, the loading shard migrates the offsets and then changes the
+node."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Writes the offsets of committed transactions to ZooKeeper (`offsets.storage=zookeeper`).
+"""Writes the offsets of committed transactions to ZooKeeper (`offsets.storage=zookeeper`), in the
+order of their commit markers.
 
-A transaction may need several multis, so a reader of ZooKeeper may see only a part of the
-transaction's offsets. The applied marker (`applied_marker.py`) is written when all offsets of the
-transaction are in ZooKeeper. Until then `OffsetStore.undecided` returns the partitions of these
-offsets, although the transaction is committed. Transactions are written in the order of their
-commit markers in the log.
+Readers of ZooKeeper may see only a part of a transaction's offsets. Until the applied marker
+(`applied_marker.py`) is written, `OffsetStore.undecided` returns their partitions.
 """
 
 from __future__ import annotations
@@ -51,11 +49,10 @@ class TransactionWrites:
         release: Callable[[Ended], None],
         keep: Callable[[Offsets], Awaitable[None]],
     ) -> None:
-        """`is_ending` takes the key of an offset (group, topic and partition). It returns whether a
-        transaction with an offset of this key is about to end: the log has the transaction's
-        marker, but the in-sync replicas do not have the marker yet. `release` is called for each
-        transaction when ZooKeeper has the transaction's offsets and the log offset of its marker.
-        `keep` stores offsets that ZooKeeper refuses; `keep` may raise BrokerError."""
+        """- `is_ending`: returns whether the log has the marker of a transaction with the given
+        key, but the in-sync replicas do not have the marker yet
+        - `release`: called when a transaction's offsets and the applied marker are in ZooKeeper
+        - `keep`: stores offsets that ZooKeeper refuses; may raise BrokerError"""
         self._shard = shard
         self._writes = writes
         self._applied = applied
@@ -71,9 +68,8 @@ class TransactionWrites:
         self._has_begun = self._has_ended = False
 
     def begin(self) -> None:
-        """Start to write the offsets of all transactions given to `add`, before or after this call.
-        Call this once, at the end of loading. The caller has already written the offsets of the
-        replayed transactions to ZooKeeper."""
+        """Start to write the offsets of all transactions given to `add`. Call this once, after the
+        offsets of the replayed transactions are in ZooKeeper."""
         self._has_begun = True
         if self._waiting:
             self._task.start(self._run)
@@ -98,9 +94,8 @@ class TransactionWrites:
     async def settled(
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
-        """Wait until no write of these partitions' offsets to ZooKeeper is pending. A write becomes
-        pending when the log has the marker of a transaction with such an offset. Without this wait,
-        the write could overwrite an offset that the caller commits next. Raises BrokerError."""
+        """Wait until ended transactions have written their offsets of these partitions: such a
+        write could overwrite the caller's next commit. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

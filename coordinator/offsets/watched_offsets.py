@@ -1,6 +1,5 @@
 """Keeps committed offsets from ZooKeeper in memory, for reports of the consumer lag. Watches show
-which nodes have changed, so a report reads only the changed nodes. A report has all offsets,
-including those that tools and consumers of Kafka 0.8 have written directly."""
+which nodes have changed, so a report reads only these nodes."""
 
 from __future__ import annotations
 
@@ -35,9 +34,8 @@ class _Group:
 
 
 class WatchedOffsets:
-    """A cache of committed offsets, without their metadata and times, for the groups whose
-    offsets are in one offset store. `nodes` must send its requests through `coord`, because both
-    must use the same ZooKeeper session. In a new session all offsets are read again."""
+    """A cache of the groups' committed offsets, without metadata and times. `nodes` must use the
+    session of `coord`. A new session empties the cache."""
 
     def __init__(self, coord: Coord, nodes: OffsetNodes, watches_max: int = WATCHES_MAX) -> None:
         self._coord = coord

@@ -1,15 +1,13 @@
 """`offsets.storage=zookeeper`: committed offsets are ZooKeeper nodes, and offsets of open
 transactions are records in the log.
 
-If the cluster ran with `offsets.storage=kafka` before, the log also has records of committed
-offsets. These offsets were committed later than those in the nodes. Loading writes these offsets to
-nodes, appends tombstones for their records, and waits until the in-sync replicas have the
-tombstones; so no later load writes the same offsets again.
+After `offsets.storage=kafka`, the log also has committed offsets, which are newer than the nodes.
+Loading writes these offsets to nodes, and appends tombstones so that no later load writes them
+again.
 
-When a transaction commits, its offsets are written to nodes (`transaction_writes.py`). Then the
-position of the commit marker in the log is written to one more node (`applied_marker.py`). If the
-log has commit markers after this position, loading writes the offsets of their transactions to
-nodes again.
+When a transaction commits, its offsets are written to nodes (`transaction_writes.py`), and then the
+log offset of its commit marker (`applied_marker.py`). Loading writes the offsets of transactions
+after this marker.
 """
 
 from __future__ import annotations
@@ -113,10 +111,8 @@ class ZookeeperOffsets:
 
     async def loaded(self) -> None:
         """Wait until every in-sync replica follows this broker, so that no earlier coordinator
-        holds a leader lease. Then write the offsets in the log's records to ZooKeeper nodes. The
-        applied marker is a log offset. Skip the offsets of each transaction whose commit marker is
-        at or below this log offset: the nodes already have these offsets. Raises BrokerError,
-        CoordError, MalformedNode."""
+        holds a leader lease. Then write the log's offsets to nodes, except those that the applied
+        marker covers. Raises BrokerError, CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()
@@ -277,14 +273,8 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags. Raises BrokerError NOT_COORDINATOR if another broker is the
-        coordinator; CoordError.
-
-        - First call in a ZooKeeper session, or it is not certain that this broker still leads: send
-          a multi. The multi checks that no other broker has become the coordinator.
-        - Otherwise, if the last multi or sync is older than SYNC_AGE_MAX_S: send a sync.
-        - Otherwise: send nothing.
-        """
+        ZooKeeper server lags. Check the fence in each new session, and while it is not certain that
+        this broker leads. Raises BrokerError NOT_COORDINATOR; CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()
@@ -349,9 +339,9 @@ class ZookeeperOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys`, except those in `recent_commits`. After the last look into
-        `recent_commits`, the removal is queued at once, without an await. A later commit is
-        therefore written after the removal."""
+        """Remove the offsets of `keys`, except those in `recent_commits`. No await is allowed
+        between the last look into `recent_commits` and the removal: a later commit must be written
+        after the removal."""
 
         def old() -> list[TopicPartition]:
             return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]

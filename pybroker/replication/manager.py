@@ -146,9 +146,9 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return which requests this replica may answer as the leader, as a level of `Authority`.
-        `lease` is the highest level that the ZooKeeper session allows. Use the result only to test
-        whether it is at least `needed`: some checks for higher levels may be skipped."""
+        """Return the level of requests that this replica may answer as the leader. `lease`: the
+        highest level that the ZooKeeper session allows. Use the result only for the test `result >=
+        needed`."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -276,10 +276,10 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Make each replica in `command` leader or follower. Return an error code for each replica.
-        After a command or series of commands that names all replicas of this broker (see `Extent`),
-        rename all other logs to `*-stray`. Raises BrokerError STALE_CONTROLLER_EPOCH;
-        STALE_BROKER_EPOCH; NETWORK_EXCEPTION if ZooKeeper returns no configuration."""
+        """Make each replica in `command` leader or follower. Once commands have named all replicas
+        of this broker (see `Extent`), rename all other logs to `*-stray`. Raises BrokerError:
+        STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or NETWORK_EXCEPTION if ZooKeeper returns no
+        configuration."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers: dict[TopicPartition, ErrorCode] = {}

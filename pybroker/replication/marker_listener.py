@@ -8,8 +8,8 @@ from pybroker.model import TopicPartition
 
 
 class MarkerListener(Protocol):
-    """Called when the leader appends a commit or abort marker at `offset` to an internal topic's
-    partition. The marker may be at or above the high watermark. Must neither wait nor raise."""
+    """Called when the leader appends a transaction marker at `offset` to an internal topic. The
+    high watermark may be lower. Must neither wait nor raise."""
 
     def __call__(
         self,

@@ -97,14 +97,13 @@ class ReplicaMover:
     async def alter(
         self, wanted: Mapping[TopicPartition, str], exists: Callable[[TopicPartition], bool]
     ) -> Mapping[TopicPartition, BrokerError | None]:
-        """Begin to move each replica to the log directory in `wanted`, without waiting for the end.
-        `exists` returns whether the cluster has a partition. If this broker has no replica of a
-        partition, but gets one later, that replica is created in the wanted directory.
+        """Begin to move each replica to the log directory in `wanted`. A replica that this broker
+        gets only later is created in the wanted directory. `exists` returns whether the cluster has
+        a partition.
 
-        Return partition -> error. The error is None if the move has begun or is not needed. The
-        errors: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION (topic name too long
-        for a future directory), REPLICA_NOT_AVAILABLE (this broker has no replica),
-        UNKNOWN_TOPIC_OR_PARTITION (the cluster has no such partition).
+        Return partition -> error; None without an error. The errors: LOG_DIR_NOT_FOUND,
+        KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION (topic name too long for a future directory),
+        REPLICA_NOT_AVAILABLE (no replica on this broker), UNKNOWN_TOPIC_OR_PARTITION.
         """
         errors: dict[TopicPartition, BrokerError | None] = {}
         # A disconnecting client cancels its request, but a move that has begun needs its task.

@@ -66,10 +66,9 @@ class LogOpener:
     async def configs_of(
         self, news: Sequence[PartitionFacts], open_here: Mapping[TopicPartition, Partition]
     ) -> dict[str, LogConfig]:
-        """Return topic -> log configuration, for the topics of the partitions `news`. If a
-        partition of the topic has an open replica in `open_here`, return the configuration of the
-        replica, without a request to ZooKeeper. Raises BrokerError NETWORK_EXCEPTION if ZooKeeper
-        does not answer."""
+        """Return topic -> log configuration for the topics in `news`. Open replicas supply their
+        configuration without a request to ZooKeeper. Raises BrokerError NETWORK_EXCEPTION if
+        ZooKeeper does not answer."""
         known: dict[str, LogConfig] = {}
         for facts in news:
             partition = open_here.get(facts.topic_partition)

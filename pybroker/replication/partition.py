@@ -1,8 +1,5 @@
-"""One replica of a partition on this broker: its role, its high watermark and its log.
-
-The methods do not await. If a method made records readable, its caller wakes the waiting
-requests.
-"""
+"""One replica of a partition on this broker. If a method makes records readable, its caller must
+wake the waiting requests."""
 
 from __future__ import annotations
 
@@ -151,9 +148,8 @@ class Partition(Watched):
     # the controller's commands
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
-        """Return True if the `facts` of a command have a higher leader epoch or another topic id.
-        Return False if they have the current leader epoch and the current leader. Otherwise raises
-        BrokerError STALE_CONTROLLER_EPOCH."""
+        """Return True for a higher leader epoch or another topic id, False for the current leader
+        epoch and leader. Otherwise raises BrokerError STALE_CONTROLLER_EPOCH."""
         if facts.state.leader_epoch > self.leader_epoch:
             return True
         if self._facts is not None and facts.topic_id not in (NO_TOPIC_ID, self._facts.topic_id):
@@ -169,9 +165,8 @@ class Partition(Watched):
         )
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Adopt the partition state in `facts` if the partition epoch in `facts` is higher than the
-        known partition epoch. The leader epoch in `facts` must be the current one. Return the
-        approximate number of bytes that became readable."""
+        """Adopt the state in `facts` if its partition epoch is higher than the known one. The
+        leader epoch must be the current one. Return about how many bytes became readable."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -183,9 +178,9 @@ class Partition(Watched):
         return 0
 
     def lead(self, facts: PartitionFacts, now: float) -> None:
-        """Become the leader at `now` (monotonic seconds), in a leader epoch that starts at the log
-        end offset. `check_epoch` must have returned True for these facts. The new leader epoch is
-        not on disk yet: the first append writes it, unless the caller writes it earlier."""
+        """Become the leader at `now` (monotonic s). `check_epoch` must have returned True for
+        `facts`. The first append writes the new leader epoch to disk, unless the caller does so
+        earlier."""
         assert facts.state.leader == self.broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
@@ -250,17 +245,15 @@ class Partition(Watched):
         return self._settled()
 
     def isr_adopted(self, state: PartitionState, version: int) -> int:
-        """Adopt the partition state that another process has written in this leader epoch.
-        `version` is the new version of the partition's state node. Return the approximate number of
-        bytes that became readable."""
+        """Adopt the state that another process wrote in this leader epoch, with the `version` of
+        the state node. Return about how many bytes became readable."""
         assert self._leader is not None
         self._leader.adopt(state, version)
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """Record that ZooKeeper can never accept the pending ISR change. The high watermark no
-        longer waits for the broker that the change would have added. Return the approximate number
-        of bytes that became readable."""
+        """Record that ZooKeeper can never accept the pending ISR change. Return about how many
+        bytes became readable."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
@@ -337,10 +330,9 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether this replica leads, and its leadership was confirmed in the last
-        `lag_max_s` seconds. The leadership is confirmed by fetch requests from all other replicas
-        that could be elected, or by the partition's state in ZooKeeper. If no other replica can be
-        elected, no confirmation is needed. `now` is in monotonic seconds."""
+        """Return whether this replica certainly led in the last `lag_max_s` seconds: all other
+        electable replicas sent fetches, or ZooKeeper confirmed the leader. Always True for a leader
+        without another electable replica. `now`: monotonic s."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property
@@ -350,9 +342,9 @@ class Partition(Watched):
 
     @property
     def led_version(self) -> int | None:
-        """The version of the partition's state node in ZooKeeper, as this leader knows it. None if
-        this replica does not lead. Also None if no other replica can be elected: no other broker
-        can then have become the leader, and a check in ZooKeeper is not needed."""
+        """The version of the state node in ZooKeeper that this leader knows. None if this
+        replica does not lead, or if no other replica can be elected: no check in ZooKeeper is
+        needed then."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 
@@ -365,12 +357,9 @@ class Partition(Watched):
         now_ms: int,
         guard: Verification | None = EXEMPT,
     ) -> AppendResult:
-        """Append one validated batch to the leader's log, and advance the high watermark as far as
-        allowed. `guard` is the earlier verification of the batch's transaction (KIP-890).
-
-        Raises BrokerError NOT_ENOUGH_REPLICAS, without effect, if acks is -1 and the ISR is too
-        small. Raises the errors of `Log.append`.
-        """
+        """Append one validated batch as the leader, and advance the high watermark if allowed.
+        `guard`: see `Verification`. Raises BrokerError NOT_ENOUGH_REPLICAS if acks is -1 and the
+        ISR is too small. Raises the errors of `Log.append`."""
         assert self._leader is not None
         assert self._facts is not None
         config = self.log.config
@@ -405,9 +394,8 @@ class Partition(Watched):
         return result
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
-        """Record a follower's fetch that arrived at `now` (monotonic seconds). Return the
-        approximate number of bytes that became readable. Raises BrokerError UNKNOWN_LEADER_EPOCH if
-        the follower's broker has no replica of the partition."""
+        """Record a follower's fetch at `now` (monotonic s). Return about how many bytes became
+        readable. Raises BrokerError UNKNOWN_LEADER_EPOCH if the follower is no replica."""
         leader = self._leader
         assert leader is not None
         if fetch.replica_id not in leader.followers:

@@ -1,10 +1,8 @@
-"""The purgatory of waiting requests: fetches that wait for data, and Produce requests that wait for
-replication or for a sync of the log.
+"""The purgatory: fetches wait for data, Produce requests wait for replication or for a sync of the
+log.
 
-The wait of a fetch ends when enough bytes are readable. The wait of a Produce request ends when the
-high watermark has risen or the log was synced. Each wait also ends when a partition gets another
-leader, when this broker closes its replica of a partition, or at the deadline. The request's
-handler then looks at the partitions again.
+A wait also ends at its deadline, when the leader changes, or when this broker closes the replica.
+The request's handler then reads the partitions again.
 """
 
 from __future__ import annotations
@@ -118,10 +116,9 @@ class Purgatory:
         more: Growing | None = None,
         more_within_s: float = math.inf,
     ) -> None:
-        """Wait until `missing_bytes` more bytes of these partitions are readable, `timeout_s` has
-        passed, or `disturbed` is called for one of the partitions. A partition that is added to
-        `more` during the wait is treated like one of these partitions. After the addition, the wait
-        lasts at most `more_within_s` more seconds."""
+        """Wait until `missing_bytes` more bytes are readable, `timeout_s` has passed, or
+        `disturbed` is called for one of the partitions. A partition that is added to `more` counts
+        too: the wait then lasts at most `more_within_s` more seconds."""
         if timeout_s <= 0:
             return
         over = asyncio.get_running_loop().create_future()
@@ -154,15 +151,11 @@ class Purgatory:
         more_within_s: float = math.inf,
         shares_timer: bool = False,
     ) -> Wait:
-        """Begin a wait that ends for the same reasons as `wait`. When the wait ends, the purgatory
-        calls `on_over` once. `on_over` must not read partitions. The caller of `begin` must call
-        `Wait.end` once, even after the call of `on_over`.
+        """Begin a wait like `wait`. At its end the purgatory calls `on_over` once. `on_over` must
+        not read partitions. The caller must call `Wait.end` once, even after `on_over`.
 
-        With `shares_timer` several waits share a timer, and this wait may time out early:
-
-        - If the timer of an earlier wait is due in the second half of `timeout_s`, this wait uses
-          the earlier timer.
-        - Otherwise this wait gets a new timer. The new timer is due at most one second early.
+        With `shares_timer` several waits share a timer: the wait may time out early, by at most one
+        second or half of `timeout_s`.
         """
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None
@@ -193,9 +186,8 @@ class Purgatory:
         together[wait] = None
 
     def _shared_due(self, now: float, timeout_s: float) -> float:
-        """Return the time (loop seconds) at which a shared timer ends a wait that begins at `now`.
-        If the timer of an earlier wait is due in the second half of this wait, return the time of
-        that timer. Otherwise return the time for a new timer."""
+        """Return when (loop seconds) the shared timer of a wait that begins at `now` is due. The
+        wait uses an earlier wait's timer if that timer is due in the second half of the wait."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
         for due in reversed(self._due):
             if earliest <= due <= latest:

@@ -171,8 +171,8 @@ class Scrubber:
                 segments -= 1
 
     def _tell(self, key: TopicPartition, opened: Log, looked: scrub.Looked) -> None:
-        """Report the damage in `looked` if a second check finds that the log still has this damage.
-        Must run on the event loop, so that no append changes the log during the second check."""
+        """Report the damage in `looked` if a second check confirms it. Must run on the event loop,
+        so that no append changes the log meanwhile."""
         if key not in self._replicas.busy and scrub.is_confirmed(
             opened, looked, self._epoch_max(key)
         ):

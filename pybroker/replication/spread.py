@@ -29,8 +29,8 @@ async def spread(blocking: Blocking, work: Callable[[T], R], items: Sequence[T])
 
 
 async def persist_epochs(blocking: Blocking, logs: Sequence[Log]) -> None:
-    """Write the new leader epochs of these logs to disk. A failed write raises no error here: the
-    next append to the log repeats the write, and raises an error if the write fails again."""
+    """Write the new leader epochs of these logs to disk. Suppresses errors: the next append repeats
+    a failed write."""
     await spread(blocking, _persist_epochs, logs)
 
 

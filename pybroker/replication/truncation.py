@@ -1,7 +1,5 @@
-"""Truncates a follower's log in a thread. Committed records are truncated only if ZooKeeper has
-a loss receipt for the partition. A loss receipt says that the partition may have lost committed
-records, for example in an unclean election. No other code may change a log during its
-truncation."""
+"""Truncates a follower's log in a thread. No other code may change the log meanwhile. Committed
+records are truncated only with a loss receipt (see `Losses`)."""
 
 from __future__ import annotations
 
@@ -33,16 +31,15 @@ the truncation."""
 
 
 class Losses(Protocol):
-    """Reads and writes loss receipts, which are stored in ZooKeeper. A loss receipt says that a
-    partition may have lost committed records. It allows a follower to truncate committed records.
-    Both methods may raise CoordError and MalformedNode."""
+    """The loss receipts in ZooKeeper. With a loss receipt, a follower may truncate committed
+    records: the partition may already have lost them. Both methods may raise CoordError and
+    MalformedNode."""
 
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the newest loss receipt with a leader epoch above `after` and at most `up_to`;
-        None if there is none. A loss receipt in ZooKeeper says that the partition may have lost
-        committed records."""
+        """Return the newest loss receipt with a leader epoch above `after` and at most `up_to`, or
+        None."""
 
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
@@ -99,8 +96,8 @@ class Truncator:
     def begin(
         self, partition: Partition, step: Truncation, done: Callable[[Pause | None], None]
     ) -> None:
-        """Begin the truncation `step` of this partition's log in a thread. At the end call `done`
-        with None if the log was truncated, else with the pause before the next fetch."""
+        """Begin the truncation `step`. At the end call `done` with None if the log was truncated,
+        else with the pause before the next fetch."""
         key = partition.topic_partition
         assert key not in self._busy
         task = asyncio.create_task(self._truncate(partition, step), name=f"truncate {key}")
@@ -138,11 +135,9 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Return None if the truncation `step` may begin. Otherwise return the pause before the
-        next fetch. A loss receipt is a ZooKeeper node about an election that may have lost
-        committed records. If there is a receipt, add the truncated offsets to the receipt. If there
-        is no receipt, the truncation may begin only if it removes no committed records. If the
-        receipt cannot be read or written, the truncation may not begin."""
+        """Return None if `step` may begin, else the pause before the next fetch. Add the truncated
+        offsets to the loss receipt, if there is one. Without a receipt, `step` may not remove
+        committed records."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

@@ -75,8 +75,8 @@ class TransactionVerification:
         self, partition: Partition, producer: Producer, sequence: int, now_ms: int
     ) -> Verification | None:
         """Return the guard for a batch that begins with `sequence`. The caller must then call
-        `confirm`, except in two cases: the guard is EXEMPT (no verification), or None (the producer
-        has an open transaction in this partition)."""
+        `confirm`, unless the guard is EXEMPT, or None for a transaction that is already open
+        here."""
         if not self._is_enabled():
             return EXEMPT
         return partition.log.producers.verification(
@@ -127,10 +127,9 @@ class TransactionVerification:
     async def of_partition(
         self, partition: Partition, transactional_id: str, producer: Producer
     ) -> Verification | None:
-        """Return the guard (see `Verification`) for a transactional batch without sequences. If the
-        guard is EXEMPT or None, return it at once. For any other guard, ask the transaction
-        coordinator to confirm the transaction, and return the guard afterwards. Raises BrokerError
-        with the coordinator's error code if the coordinator does not confirm the transaction."""
+        """Return the guard for a transactional batch without sequences, confirmed by the
+        transaction coordinator if necessary. Raises BrokerError with the coordinator's error code
+        if the coordinator does not confirm the transaction."""
         key = partition.topic_partition
         guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
         if guard is not None and guard is not EXEMPT:

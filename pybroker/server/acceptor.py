@@ -1,8 +1,5 @@
-"""The acceptor of a listener: accepts its connections, and pauses while a limit is reached.
-
-As in Kafka, a connection above a limit is not refused, but waits in the system's queue. Some file
-descriptors are reserved for the logs, since a log whose file cannot be opened counts as failed.
-"""
+"""The acceptor of a listener. As in Kafka, a connection above a limit waits in the system's queue.
+Some file descriptors are reserved for logs: a log counts as failed if its file cannot be opened."""
 
 from __future__ import annotations
 
@@ -31,9 +28,8 @@ _RATE_UNLIMITED: Final = 2_147_483_647
 
 
 class CreationRate:
-    """The limit of connections accepted per second (max.connection.creation.rate), as a token
-    bucket. The bucket has room for the tokens of one second. With the limit 0 no connection is
-    accepted."""
+    """The limit max.connection.creation.rate, as a token bucket with room for one second. With the
+    limit 0 no connection is accepted."""
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._clock = clock
@@ -64,9 +60,8 @@ class CreationRate:
 
 
 class Acceptor:
-    """Accepts connections on one listening socket, which it owns, and passes each accepted socket
-    to `adopt`. `delay_s` returns how long (s) the next connection has to wait. If it returns None,
-    the connection waits until `place_free` is called."""
+    """Accepts connections on a listening socket, which it owns, and passes them to `adopt`.
+    `delay_s` returns how long (s) the next connection waits; None: until `place_free` is called."""
 
     def __init__(
         self,

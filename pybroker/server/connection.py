@@ -1,13 +1,10 @@
-"""One connection: receives request frames, passes them to the handlers one at a time, and sends the
-responses in the order of the requests.
+"""One connection: handles its requests one at a time, and sends the responses in the order of the
+requests.
 
-A Produce request counts as handled once all its batches are appended, even if its response still
-waits for replication. The connection can then handle the next Produce request. A follower thus
-copies the batches of several requests with one fetch.
+A Produce request counts as handled once its batches are appended: a follower can then copy the
+batches of several requests with one fetch.
 
-A frame that is not a valid request closes the connection. While a request is handled, further bytes
-are received only as long as the buffer has space. A peer that closes its sending side still gets
-its responses, within a time limit.
+A frame that is not a valid request closes the connection.
 """
 
 from __future__ import annotations
@@ -59,13 +56,11 @@ class FrameHandler(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The asyncio protocol of one accepted socket. Owns the transport and at most one task.
-    `handle` answers the requests. `on_open` returns None if the connection is accepted, otherwise
-    the reason why it is refused.
+    """The asyncio protocol of one accepted socket. Owns the transport. `on_open` returns None, or
+    why the connection is refused.
 
-    `_unanswered` has an entry for each request whose response is not sent yet, in the order of the
-    requests. The entry is the response or its future. `_handling` is the future of the request that
-    is being handled. It is the last entry, and the buffer keeps the frame of this request.
+    `_unanswered` has each unsent response or its future, in the order of the requests. `_handling`
+    is the last entry of `_unanswered` while the buffer keeps the frame of that request.
     """
 
     def __init__(
@@ -84,8 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         on_wake: Callable[[Connection], None],
     ) -> None:
         """`on_unsent` receives each change of the number of bytes that wait for a slow peer.
-        `on_wake` is called when bytes arrive on a connection whose `rests` is True, that is, on an
-        idle connection."""
+        `on_wake` is called when bytes arrive while `rests` is True."""
         self._listener = listener
         self._handle = handle
         self._read_ms_max = config.pybroker_request_read_timeout_ms
@@ -233,9 +227,9 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return for how long (s) the connection has been idle at `now` (monotonic s). The
-        connection is busy while a request is unanswered, or while bytes move at
-        `read_bytes_per_second_min` or faster. Call this periodically, to measure the speed."""
+        """Return the idle time (s) at `now` (monotonic s). While idle, no request is unanswered,
+        and bytes move slower than `read_bytes_per_second_min`. Call this periodically, to measure
+        the speed."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._is_idle() else 0
         taken_bytes = self._unsent_then - unsent_bytes
@@ -258,8 +252,8 @@ class Connection(asyncio.BufferedProtocol):
             self._buffer.shrink()
 
     def rest(self) -> bool:
-        """Set the attribute `rests` and return its new value. The value is True only if no request
-        is unanswered, no response is unsent, and no byte of a further request has arrived."""
+        """Set and return `rests`: True only if all requests are answered, all responses are sent,
+        and no further byte has arrived."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         is_quiet = self._is_idle() and not self._waits_for_memory and not self._ended
         self.rests = is_quiet and not unsent_bytes and not self._buffer.unread_bytes

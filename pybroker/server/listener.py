@@ -1,9 +1,6 @@
-"""The listeners of a broker: their bound sockets, the connections on them, and the limits of
-connections.
-
-`bind` runs early in the broker's start, so that a start with a used port fails before it changes
-anything. The sockets accept connections only after `open`.
-"""
+"""The listeners of a broker: their sockets, connections and limits. The broker calls `bind` before
+its start changes anything, because a port may be in use. Connections are accepted only after
+`open`."""
 
 from __future__ import annotations
 

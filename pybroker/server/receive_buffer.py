@@ -20,9 +20,9 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class ReceiveBuffer:
-    """The received bytes that are not released yet: those between `_start` and `_end`. If
-    `small_bytes` is None, the buffer can grow to hold several frames. Otherwise the buffer has at
-    most `small_bytes`, or the size of the next frame if that frame is larger.
+    """Holds the received bytes that are not released yet: those from `_start` to `_end`. With
+    `small_bytes`, the buffer is at most this large, or as large as the next frame if that frame is
+    larger.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """
@@ -79,9 +79,8 @@ class ReceiveBuffer:
         self._end += count
 
     def next_frame(self) -> memoryview | None:
-        """Return the next frame without its size prefix and without a copy, or None until all of it
-        has arrived. The frame is valid until `release`. Raise MalformedInput if the size is
-        negative or above the limit."""
+        """Return the next whole frame without its size prefix, or None. The frame is valid until
+        `release`. Raises MalformedInput if the size is negative or above the limit."""
         available = self._end - self._start
         if available < 4:
             return None
@@ -114,8 +113,8 @@ class ReceiveBuffer:
             self._replace(INITIAL_BYTES)
 
     def _make_room(self) -> None:
-        """Make space at the end of a full buffer. If the buffer may grow, enlarge it, at most to
-        double its size. Otherwise move the unread bytes to the front."""
+        """Make space at the end of a full buffer: enlarge the buffer, or move the unread bytes to
+        the front."""
         size, unread = len(self._buffer), self._end - self._start
         if self._small_bytes is not None:
             if size < self._small_bytes:

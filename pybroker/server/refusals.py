@@ -39,8 +39,8 @@ class RefusalLog:
         self._limit = LogLimit(clock)
 
     def log(self, level: int, what: str, peer: object, reason: object) -> None:
-        """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...". `what` is the text
-        before `peer=`. If too many lines have the same `what` and `level`, the line is left out."""
+        """Log `what` with the peer and the reason, unless there were too many lines with the same
+        `what` and `level`."""
         left_out = self._limit.allow(f"{what} {level}")
         if left_out is None:
             return

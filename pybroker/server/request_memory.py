@@ -1,9 +1,6 @@
-"""The limit of memory for large requests that are received or handled (`queued.max.request.bytes`).
-
-A large request takes memory for all its bytes before it is received, and keeps this memory until it
-is answered. Once the limit is reached, further large requests wait. The request that reaches the
-limit may exceed it, so that no request is too large to be received.
-"""
+"""The limit of memory for large requests (`queued.max.request.bytes`). A large request takes memory
+from before it is received until it is answered. At the limit, further large requests wait. One
+request may exceed the limit, so that no request is too large to be received."""
 
 from __future__ import annotations
 

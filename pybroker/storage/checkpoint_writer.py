@@ -22,8 +22,7 @@ value in the file."""
 
 class CheckpointWriter:
     """Writes the checkpoint files of all usable log directories. All methods wait for the disk. On
-    a full disk the checkpoint files keep their older values. These are lower than the present
-    values, which is allowed: a checkpoint is a lower bound."""
+    a full disk the files keep their older, lower values, which remain valid lower bounds."""
 
     def __init__(
         self,
@@ -75,10 +74,9 @@ class CheckpointWriter:
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
-        """Checkpoint that the log is compacted below `offset`. `generation` is the value of
-        `log.segments.generation` when the compaction began. Do nothing if a truncation has changed
-        this value since then. Also do nothing if another log has replaced `log`. Return False only
-        if the write failed."""
+        """Checkpoint that the log is compacted below `offset`, unless `log` was replaced, or
+        truncated since `log.segments.generation` was `generation`. Return False only if the write
+        failed."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)

@@ -1,8 +1,5 @@
-"""Computes the content of a log directory's checkpoints from its logs. Pure.
-
-The checkpointed values of a damaged log are never lowered. If they were lowered, recovery would
-mistake the corrupt range for an incomplete last write, and cut it off.
-"""
+"""Computes the content of checkpoint files. The values of a damaged log are never lowered: recovery
+would mistake the corrupt range for an incomplete last write, and cut it off."""
 
 from __future__ import annotations
 

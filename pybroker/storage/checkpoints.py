@@ -47,9 +47,8 @@ def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
 
 
 def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
-    """Return the leader epochs with their start offsets from the content `data` of the file `path`.
-    Raises CorruptionError if `data` is malformed, the epochs do not rise, or the start offsets
-    fall."""
+    """Decode the leader epoch file `path`. Raises CorruptionError if `data` is malformed, the
+    epochs do not rise, or the start offsets fall."""
     entries: list[EpochStart] = []
     for line in _lines(data, path):
         words = line.split(" ")

@@ -48,9 +48,9 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """Write the leader epoch file of each undamaged log whose log start offset differs from the
-    checkpointed one. `starts` has the present log start offsets, `known` the checkpointed log start
-    offsets. Call this before `starts` is checkpointed. Waits for the disk. Raises StorageError."""
+    """Write the leader epoch file of each undamaged log whose log start offset in `starts` differs
+    from the checkpointed offset in `known`. Call this before `starts` is checkpointed. Raises
+    StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()
@@ -66,9 +66,9 @@ def unflushed(logs: Iterable[Log]) -> list[TopicPartition]:
 
 
 def flush_idle(logs: Iterable[Log], now_ms: int, idle_ms: int) -> int:
-    """Flush the closed segments of these logs. Flush the active segment too if the last append was
-    at least `idle_ms` ago, or if flush.ms or flush.messages requires a flush. Return how many logs
-    were flushed. Waits for the disk."""
+    """Flush the closed segments of these logs, and the active segment if flush.ms,
+    flush.messages or an idle time of `idle_ms` requires it. Return the number of flushed logs.
+    Waits for the disk."""
     touched = 0
     for log in logs:
         if log.failure is not None or log.damage is not None:
@@ -94,9 +94,8 @@ def run_retention(
     producer_id_expiration_ms: int,
     busy: Container[TopicPartition] = (),
 ) -> int:
-    """Delete the expired segments of these logs, and the state of idle producers. Return the number
-    of deleted segments. `hw_of` returns the high watermark of a partition. Partitions in `busy` are
-    skipped. Call this on the event loop only."""
+    """Delete expired segments and the state of idle producers, but skip the partitions in `busy`.
+    Return the number of deleted segments. Call this on the event loop only."""
     count = 0
     for partition_log in logs:
         partition = partition_log.topic_partition

@@ -99,9 +99,8 @@ class OffsetCheckpoint:
     def update(
         self, keys: Collection[TopicPartition], wanted: Mapping[TopicPartition, int]
     ) -> None:
-        """Store the offsets of the partitions `keys`, as given by `wanted`. Remove each partition
-        in `keys` that has no offset in `wanted`. All other partitions keep their offsets. Raises
-        StorageError."""
+        """Store the offsets of `keys` from `wanted`. Remove each partition in `keys` that has no
+        offset in `wanted`. Raises StorageError."""
         changed = [key for key in keys if self.offsets.get(key) != wanted.get(key)]
         if not changed and not self.lost:
             return
@@ -167,10 +166,9 @@ class LogDirectory:
         return f"{self.path}/{name}"
 
     def meta(self) -> meta.Meta | None:
-        """Return the content of `meta.properties`; None if the file does not exist. Raises
-        UnusableDirectory if the file is unreadable. Raises StartupError if the file has another
-        version than META_VERSION: the directory then belongs to another kind of broker, such as
-        KRaft."""
+        """Return the content of `meta.properties`; None without the file. Raises UnusableDirectory
+        if the file is unreadable. Raises StartupError for the directory of another kind of broker,
+        such as KRaft."""
         self._require_directory()
         path = self._path(META_PROPERTIES)
         try:
@@ -341,10 +339,9 @@ class LogDirectory:
         self._finish_leftovers()
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
-        """Mark the directory durably as in use by a broker, and remove the mark of a clean
-        shutdown. If the broker then stops uncleanly, its next start recovers the logs.
-        `incarnation` is a number that grows with each registration of the broker in ZooKeeper; -1
-        if unknown. Raises StorageError."""
+        """Mark the directory durably as in use: after an unclean stop the next start recovers the
+        logs. `incarnation` grows with each registration of the broker in ZooKeeper; -1 if unknown.
+        Raises StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))
@@ -352,14 +349,10 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Finish the start of the broker. Before this call, all replicas that may have lost records
-        must have left the ISR and the eligible leader replicas (KIP-966).
-
-        Store durably the boot id, `incarnation` (see `in_use`), and `family`: the broker's log
-        directories, without those whose loss the operator has accepted. Then remove the file in
-        which the operator accepts losses. Raises StorageError. If the disk was full, `settle_due`
-        repeats the call.
-        """
+        """Finish the start of the broker: call `in_use`, store `family`, and remove the file of
+        accepted losses. All replicas that may have lost records must already have left the ISR and
+        the eligible leader replicas (KIP-966). Raises StorageError. If the disk was full, call
+        `settle_due` later."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 
@@ -420,14 +413,12 @@ class LogDirectory:
     def forget_others(
         self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Correct the checkpoints of this directory, after all logs were opened. `ends` maps each
-        partition in this directory to a limit: no checkpointed offset of the partition may be above
-        the limit. `anywhere` has the partitions in all log directories of this broker.
+        """Correct the checkpoints of this directory, after all logs were opened:
 
-        - Partitions in `ends`: offsets above the limit are lowered to the limit.
-        - Missing partitions: their offsets are kept. A partition is missing if it is not in
-          `anywhere`, and its checkpointed high watermark is above 0.
-        - All other partitions: their offsets are removed.
+        - Partitions in `ends`: lower each offset to at most the one in `ends`.
+        - Partitions that are in no log directory (`anywhere`), with a checkpointed high watermark
+          above 0: keep the offsets, and record the partition in `missing`.
+        - All other partitions: remove the offsets.
 
         Raises StorageError.
         """
@@ -464,9 +455,8 @@ class LogDirectory:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
-        """Write the clean mark (the file of a clean shutdown). All logs must be durable and closed.
-        Without effect if the disk has failed. Also without effect before the first call of `in_use`
-        or `settle`."""
+        """Write the clean mark. All logs must be durable and closed. Without effect after a disk
+        failure, or before `in_use`."""
         if self.failure is None and self._boot is not None:
             # In this order: if the disk has no space for the mark, the boot id is still there.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

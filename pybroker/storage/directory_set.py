@@ -1,8 +1,5 @@
-"""The log directories of one broker, and which of them are usable, offline or lost.
-
-Each directory stores its own id and the ids of all others. So the broker detects a lost directory,
-and does not create empty logs for the partitions of that directory.
-"""
+"""The log directories of one broker: usable, offline or lost. Each directory stores the ids of all:
+the broker detects a lost directory, and creates no empty logs for its partitions."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ _SHOWN_MAX: Final = 3
 
 class DirectorySet:
     """The log directories in log.dirs. A starting broker calls `lock`, `check` and `settle`; a
-    stopping broker calls `unlock`. An unusable directory goes offline. The start fails only if no
-    directory is usable."""
+    stopping broker calls `unlock`. An unusable directory goes offline."""
 
     def __init__(
         self, paths: Iterable[str], disk: Disk, foreign_names: frozenset[str] = frozenset()
@@ -54,8 +50,8 @@ class DirectorySet:
         return next((each for each in self.all if each.path == wanted), None)
 
     def absence(self, *, replaced: bool) -> str | None:
-        """Return an error text that names the directories that are offline or lost; None if there
-        are none. `replaced`: also name a lost directory if another directory is now at its path."""
+        """Return an error text about the offline and lost directories, or None. `replaced`: include
+        each lost directory whose path now has another directory."""
         away = {*self.failed, *self.lost.values()}
         if not replaced:
             away.difference_update(each.path for each in self.usable())
@@ -74,9 +70,8 @@ class DirectorySet:
     # -- start and stop
 
     def identities(self) -> tuple[int | None, str | None]:
-        """Return the broker id and the cluster id in `meta.properties` of the directories; None for
-        an id that no file contains. Changes nothing. Raises StartupError if the files contradict
-        each other, or if no directory is usable."""
+        """Return the broker id and the cluster id in `meta.properties`; None if no file has one.
+        Raises StartupError if the files contradict each other, or if no directory is usable."""
         broker_ids: dict[int, str] = {}
         cluster_ids: dict[str, str] = {}
         unusable: list[UnusableDirectory] = []
@@ -111,9 +106,8 @@ class DirectorySet:
             raise
 
     def check(self, broker_id: int, cluster_id: str) -> None:
-        """Check that all directories belong to this broker and cluster. An unreadable or read-only
-        directory goes offline. Raises StartupError if a directory belongs to another broker or
-        cluster, or if no directory is usable."""
+        """Take unusable directories offline. Raises StartupError if a directory belongs to another
+        broker or cluster, or if no directory is usable."""
         for directory in self.usable():
             self.attempt(directory, lambda each: each.require_usable())
             if directory.failure is None:
@@ -153,13 +147,12 @@ class DirectorySet:
 
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
         """Find the lost directories, and give each new directory an id. Return path -> id of each
-        usable directory, and the list of all directories of the broker. Writes nothing: the caller
-        must store the list in each usable directory.
+        usable directory, and the list of all directories. The caller must store the list in each
+        usable directory.
 
-        `expects_data`: this broker had partitions before. If this is True, but all usable
-        directories are new, each of them counts as the empty replacement of a lost directory.
-
-        Raises StartupError if one directory is a copy of another. Raises StorageError.
+        `expects_data`: this broker had partitions before, so if all usable directories are new,
+        each counts as the replacement of a lost directory. Raises StartupError if one directory is
+        a copy of another. Raises StorageError.
         """
         ids = self._ids()
         known = self._newest_family()
@@ -233,9 +226,8 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Find each usable directory that has partitions and no id, and whose path is in `lost`.
-        The directory is not lost: only its id in `meta.properties` is missing. Move its id from
-        `lost` (id -> path) to `ids` (path -> id)."""
+        """A directory at a path in `lost` is not lost if it has partitions, but no id. Move its id
+        from `lost` (id -> path) to `ids` (path -> id)."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
@@ -249,9 +241,8 @@ class DirectorySet:
                     )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
-        """If an empty directory is at the path of a lost directory, take the empty directory
-        offline: the lost disk is probably not mounted. But the last usable directory is not taken
-        offline."""
+        """Take an empty directory at the path of a lost directory offline: the lost disk is
+        probably not mounted. The last usable directory stays."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():
             if directory.path in by_path and directory.path not in ids and len(self.usable()) > 1:

@@ -17,9 +17,8 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 class Durability:
     """The flushes of one log. Invariant: records below `recovery_point` are durable.
 
-    A thread holds `syncing` during a sync, because the kernel reports a disk failure to only one of
-    two concurrent syncs. A sync that began before the last truncation does not raise the recovery
-    point.
+    A sync must hold `syncing`: the kernel reports a disk failure to only one of two concurrent
+    syncs.
     """
 
     __slots__ = (
@@ -60,8 +59,8 @@ class Durability:
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Return whether the log has fewer than flush.messages unsynced records. `end` is the log
-        end offset. If the result is True, all records below `end` count as durable from now on."""
+        """Return whether fewer than flush.messages records below the log end offset `end` are
+        unsynced. If so, all of them count as durable from now on."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end

@@ -35,9 +35,9 @@ class Ending:
         self._closed: set[TopicPartition] = set()
 
     def shares(self) -> list[Sequence[Log]]:
-        """Split all logs into groups, and return the groups. Several threads may call `end` at the
-        same time, each with a different group. `shares` also syncs each log directory that contains
-        new logs: without this sync, a power loss could remove the new logs. Waits for the disk."""
+        """Split all logs into groups. Several threads may call `end` at the same time, each with
+        another group. Also sync the log directories of new logs, which a power loss could otherwise
+        remove. Waits for the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]
@@ -75,8 +75,8 @@ class Ending:
 
 
 def _end(partition_log: Log) -> bool:
-    """Make a log durable and close it. Return False if the log is damaged or the disk is full: the
-    next start then recovers the log. Waits for the disk. Raises StorageError."""
+    """Make a log durable and close it. Return False if the next start must recover the log, because
+    the log is damaged or the disk was full. Raises StorageError."""
     try:
         partition_log.close()
     except (BrokerError, StorageError) as error:

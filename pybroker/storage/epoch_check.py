@@ -1,9 +1,5 @@
-"""Compares the leader epochs in a log's epoch file with those in its batch headers, and decides
-which are right.
-
-No checksum covers leader epochs. With wrong ones the broker would truncate logs at the wrong
-offset.
-"""
+"""Decides whether a log's epoch file or its batch headers have the right leader epochs. No checksum
+covers leader epochs, and wrong ones cause wrong truncations."""
 
 from __future__ import annotations
 
@@ -22,9 +18,8 @@ from pybroker.storage.segments import Segments
 
 
 def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> str | None:
-    """Return a text about the first batch whose leader epoch contradicts `history`. Return None if
-    no batch contradicts `history`. The check reads only the last batch and, for each start offset
-    of an epoch, the batch at this offset and the batch before it."""
+    """Return a text about the first batch whose leader epoch contradicts `history`, or None. Reads
+    only the last batch, and the batches next to each start of an epoch."""
     entries = history.entries
     expected = [
         (offset, entry.epoch)
@@ -64,9 +59,9 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
-    """Return whether the batch's leader epoch agrees with `history`. True for a batch without a
-    leader epoch, for a batch that ends below the log start offset, and for a batch whose last
-    offset has no known epoch."""
+    """Return whether the batch's leader epoch agrees with `history`. True if the batch or `history`
+    has no leader epoch for the batch's last offset, or if the batch ends below the log start
+    offset."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)
@@ -76,8 +71,8 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Return whether an epoch of `history` begins inside the batch. The first epoch of `history`
-    does not count: its beginning moves with the log start offset, which may be inside a batch."""
+    """Return whether an epoch, other than the first, begins inside the batch. The start of the
+    first epoch moves with the log start offset, which may be inside a batch."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)

@@ -57,12 +57,11 @@ class EpochHistory:
         self._entries = list(other.entries)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest known leader epoch that is at most `epoch`, and its end offset
-        (KIP-279).
+        """Return the largest known leader epoch up to `epoch`, and its end offset (KIP-279).
 
-        If `epoch` is larger than all known epochs, or no epoch is known, return (-1, -1). If
-        `epoch` is smaller than all known epochs, return `epoch` and the start offset of the first
-        known one."""
+        Return (-1, -1) if `epoch` is larger than all known epochs, or none is known. If `epoch` is
+        smaller than all known epochs, return `epoch` and the start offset of the first known one.
+        """
         entries = self._entries  # another thread may replace the list
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
             return UNDEFINED

@@ -107,9 +107,8 @@ def parse_segment_file(name: str) -> ParsedName | None:
 
 
 def corrupt_file(segment_name: str, position: int, number: int) -> str:
-    """Return the name of the file in which recovery saves the bytes that it cuts off a segment
-    file. `position` is the position of the first of these bytes. `number` (from 0) distinguishes
-    several files of the same position."""
+    """Return the name of the file for the bytes that recovery cuts off a segment file from
+    `position` on. `number` distinguishes files of the same position."""
     return f"{segment_name}.{position}.{number}{CORRUPT_SUFFIX}"
 
 
@@ -126,18 +125,16 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """Return the name of a directory that belongs to a partition, but does not contain the log in
-    use. The purposes:
+    """Return the name of a directory of a partition that does not contain the log in use. The
+    purposes:
 
-    - DELETED_DIRECTORY: the topic is deleted, and the files are removed later.
-    - STRAY_DIRECTORY: the broker does not use the log any more. For example, the partition is now
-      on other brokers, or its topic was deleted and then created again.
+    - DELETED_DIRECTORY: the topic is deleted.
+    - STRAY_DIRECTORY: this broker no longer has a replica, or the topic was created again.
     - DAMAGED_DIRECTORY: the log is damaged, and the broker copies the partition anew.
-    - FUTURE_DIRECTORY: a move copies the log from another log directory into this directory. The
-      caller has checked `can_have_future` for the partition.
+    - FUTURE_DIRECTORY: a move copies the log into this directory. Requires `can_have_future`.
 
     `unique` distinguishes several directories of a partition. As in Kafka, a long topic name is cut
-    so that the result has at most 255 characters.
+    to keep the result within 255 characters.
     """
     suffix = f"-{topic_partition.partition}.{unique.hex}-{purpose}"
     return topic_partition.topic[: NAME_LENGTH_MAX - len(suffix)] + suffix

@@ -1,8 +1,7 @@
-"""The `Disk` of a real process: the only module of the log that calls the operating system.
+"""The `Disk` of a real process, the only module of the log with system calls.
 
-Open descriptors are in an LRU cache of bounded size. The descriptor of a file with unsynced content
-stays open. The reason: the kernel may report a failed write only at a later sync. If the descriptor
-was closed before the sync, the report may be lost.
+Open descriptors are in an LRU cache, but a file with unsynced content stays open: the kernel may
+report a failed write only at a later sync, and a close could lose the report.
 """
 
 from __future__ import annotations
@@ -55,9 +54,8 @@ class _reported:
 
 
 class _reported_write(_reported):
-    """Wrap a write: a full disk raises DiskFull, any other failure StorageError. After DiskFull the
-    log stays in use. So do not use this class for a sync: a failed sync may have lost acknowledged
-    records, and the log must not stay in use."""
+    """Wrap a write: a full disk raises DiskFull, after which the log stays in use. So do not wrap a
+    sync: a failed sync may have lost acknowledged records."""
 
     __slots__ = ()
 

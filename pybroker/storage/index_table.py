@@ -1,5 +1,5 @@
-"""A file of fixed-size entries that are sorted by their first field, such as an offset index or a
-time index. New entries stay in memory until they are written in groups; a crash may lose them."""
+"""A file of fixed-size entries, sorted by their first field: an offset index or a time index. A
+crash may lose new entries, which are written in groups."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ _BLOCK_BYTES: Final = 4096
 
 
 class IndexTable:
-    """A sorted table in a file. `entry` is the format of an entry. Invariant: keys never fall.
-
-    A method with `cached_only` raises NotCached if it would have to wait for the disk."""
+    """A sorted table in a file. Methods with `cached_only` raise NotCached if they would wait for
+    the disk. Invariant: keys never fall."""
 
     __slots__ = ("_changes", "_disk", "_entry", "_file", "_state", "_synced", "path")
 
@@ -53,9 +52,8 @@ class IndexTable:
         return state
 
     def _note_size(self, size: int) -> tuple[int, bytearray]:
-        """If the number of entries in the file is still unknown, compute the number from `size`,
-        the file's size in bytes. Return the number of entries in the file, and the bytes of the
-        entries that are only in memory."""
+        """Derive the number of entries in the file from its `size` (bytes), unless the number is
+        known. Return this number, and the bytes of the entries that are only in memory."""
         if self._state[0] < 0:
             self._state = (size // self._entry.size, self._state[1])
         return self._state
@@ -127,8 +125,8 @@ class IndexTable:
         return self.get(count - 1, cached_only=cached_only) if count else None
 
     def floor(self, key: int, *, field: int = 0, cached_only: bool = False) -> int:
-        """Return the number (counted from 0) of the last entry whose field `field` is at most
-        `key`; -1 if there is none. The entries must be sorted by the field `field`."""
+        """Return the number (from 0) of the last entry whose `field` is at most `key`; -1 if there
+        is none. The entries must be sorted by `field`."""
         written, tail = self._loaded()
         size = self._entry.size
         unpack = self._entry.unpack_from

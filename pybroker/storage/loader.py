@@ -1,6 +1,5 @@
-"""Creates the log of a new partition, and opens the log of an existing one from its files. Missing
-or damaged indexes, producer states and leader epochs are rebuilt. Unknown files are logged and left
-alone."""
+"""Creates the log of a new partition, or opens an existing log from its files. Rebuilds missing or
+damaged indexes, producer states and leader epochs."""
 
 from __future__ import annotations
 
@@ -57,20 +56,17 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts about a log that are known before it is opened. `recovery_point` and `log_start_offset`
-    are the checkpointed offsets; None if the checkpoint has no offset for this log.
+    """Facts about a log that is not opened yet. `recovery_point` and `log_start_offset` are
+    checkpointed; None if missing.
 
-    - `clean`: the log was closed cleanly.
-    - `floor_offset`: all records below this offset were written. A log that ends earlier is
-      damaged.
-    - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
-    - `same_boot`: the machine has not rebooted since a broker last used this log, and the disk did
-      not fail. So no written bytes are lost.
-    - `lost_power`: the machine has rebooted or lost power since a broker last used this log.
+    - `floor_offset`: a log that ends below this offset is damaged.
+    - `may_be_in_memory_only`: a sync of records above the recovery point failed.
+    - `same_boot`: no written bytes are lost, because the machine has not rebooted since a broker
+      used this log, and the disk did not fail.
+    - `lost_power`: the machine has rebooted or lost power since a broker used this log. Without a
+      known boot id, `same_boot` and `lost_power` are both False.
     - `accepts_loss`: the operator accepts the loss of all records from the first corrupt range on.
     - `checks_all`: recovery also checks the batches below the recovery point.
-
-    If the log directory contains no boot id, `same_boot` and `lost_power` are both False.
     """
 
     clean: bool = False
@@ -154,9 +150,8 @@ def _open(
     known: Known,
     now_ms: int,
 ) -> Opened:
-    """Open the log. Recovery does not check the batches that `known` declares intact, for example
-    the batches below the recovery point. Raises StorageError. Raises CorruptionError if one of
-    these batches is read all the same, and turns out to be corrupt."""
+    """Open the log. Recovery skips the batches that `known` declares intact. Raises StorageError.
+    Raises CorruptionError if such a batch is read nevertheless, and is corrupt."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -255,9 +250,8 @@ class _Loader:
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
 
     def write_anew(self) -> None:
-        """Copy each segment file that has records above the recovery point, sync the copy, and
-        rename the copy over the original. Call this after a sync of the log has failed: bytes of
-        the original may then be in memory but not on the disk."""
+        """Replace each segment file that has records above the recovery point with a synced copy.
+        Needed after a failed sync: bytes of the original may be in memory only."""
         # After a failed sync the kernel may treat bytes as written that never reached the disk.
         # They can be read while they are in memory, but another sync does not write them.
         durable = self._known.recovery_point or 0

@@ -109,9 +109,9 @@ class Log:
         now_ms: int,
         guard: Verification | None = EXEMPT,
     ) -> AppendResult:
-        """Append `data`, one validated batch, to the leader's log. Writes the batch's offset and
-        leader epoch into `data`. `header` is the header as received. Raises BrokerError
-        KAFKA_STORAGE_ERROR, and the errors of `ProducerState.check`; nothing is written then."""
+        """Append one validated batch to the leader's log, and write its offset and leader epoch
+        into `data`. `header` is the header as received. Raises BrokerError KAFKA_STORAGE_ERROR, and
+        the errors of `ProducerState.check`."""
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -151,13 +151,10 @@ class Log:
         return tuple.__new__(AppendResult, result)  # faster than AppendResult(...)
 
     def append_replicated(self, data: Buffer, *, now_ms: int, epoch_max: int = EPOCH_MAX) -> None:
-        """Append batches from the leader to the follower's log, unchanged. A partial batch at the
-        end of `data` is ignored.
-
-        Raises BrokerError KAFKA_STORAGE_ERROR. Raises BrokerError CORRUPT_MESSAGE if a checksum is
-        wrong, if a batch begins below the log end offset or below the end of the previous batch, or
-        if a leader epoch is lower than the previous one or higher than `epoch_max`.
-        """
+        """Append batches from the leader to the follower's log, unchanged. Ignores a partial batch
+        at the end. Raises BrokerError KAFKA_STORAGE_ERROR. Raises BrokerError CORRUPT_MESSAGE if a
+        checksum is wrong, a batch overlaps an earlier batch, or a leader epoch falls or exceeds
+        `epoch_max`."""
         self._check_usable()
         batches = lookup.checked_batches(data, self.log_end_offset, self.latest_epoch, epoch_max)
         if not batches:
@@ -285,16 +282,16 @@ class Log:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Return whole batches, beginning with the batch that contains `offset`; b"" if there is
-        none. All are below `upper_offset`, and together they have at most `max_bytes`.
+        """Return whole batches below `upper_offset`, beginning with the batch that contains
+        `offset`; b"" if there is none. Only the first batch may exceed `max_bytes`, and only with
+        `at_least_one_batch`. With `cached_only`, None means that the read would wait for the disk:
+        repeat it in a thread.
 
-        With `at_least_one_batch` the first batch may be longer than `max_bytes`. With
-        `cached_only`, None means that the read would wait for the disk. The caller then repeats the
-        call in a thread, without `cached_only`.
+        Raises BrokerError:
 
-        Raises BrokerError OFFSET_OUT_OF_RANGE if `offset` is outside the log; CORRUPT_MESSAGE if
-        the batches are damaged; KAFKA_STORAGE_ERROR if the disk fails, or if `offset` is at or
-        after a known corrupt range.
+        - OFFSET_OUT_OF_RANGE: `offset` is outside the log.
+        - CORRUPT_MESSAGE: the batches are damaged.
+        - KAFKA_STORAGE_ERROR: the disk fails, or `offset` is not below a known corrupt range.
         """
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
@@ -320,8 +317,8 @@ class Log:
         self, timestamp_ms: int, upper_offset: int
     ) -> tuple[int, int, int] | None:
         """Return offset, timestamp and leader epoch of the first record whose timestamp is at least
-        `timestamp_ms`. Return None if there is no such record below `upper_offset`. May wait for
-        the disk. Raises BrokerError."""
+        `timestamp_ms`; None if no such record is below `upper_offset`. May wait for the disk.
+        Raises BrokerError."""
         start = self.log_start_offset
         return lookup.offset_for_timestamp(self.segments, timestamp_ms, start, upper_offset)
 
@@ -472,16 +469,15 @@ class Log:
         return self.recovery_point < self.segments.active.base_offset
 
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
-        """Make all appended records durable and raise the recovery point; with `closed_only`, only
-        the records of closed segments. Waits for the disk; any thread may call it. Raises
-        BrokerError KAFKA_STORAGE_ERROR. If the disk was full, the log stays usable; after any other
-        error it is unusable."""
+        """Make all appended records durable; with `closed_only`, only those in closed segments.
+        Waits for the disk; any thread may call it. Raises BrokerError KAFKA_STORAGE_ERROR: the log
+        is then unusable, unless the disk was full."""
         with self._making_durable():
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 
     def close(self) -> None:
-        """Write the indexes and the producer state, sync the files, and close them. If the log has
-        failed or is damaged, only close the files. Idempotent. Raises the errors of `flush`."""
+        """Close the files. Unless the log has failed or is damaged, first make it durable.
+        Idempotent. Raises the errors of `flush`."""
         if self._failure is None and self.damage is None:
             producers = self._snapshots, self.producers
             with self._making_durable():

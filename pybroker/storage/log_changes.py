@@ -1,8 +1,8 @@
-"""Notes which partitions have changed, so that periodic work (retention, compaction, checkpoints,
-flushes and others) looks only at these.
+"""Notes the changed partitions for periodic work (retention, compaction, checkpoints, flushes and
+others).
 
-A writer first changes the log, then adds the note. Periodic work first removes the note, then reads
-the log. So no change is missed, and a superfluous note does no harm.
+A writer changes the log before it adds the note. Periodic work removes the note before it reads the
+log. So no change is missed.
 """
 
 from __future__ import annotations

@@ -35,12 +35,11 @@ class AppendResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first corrupt range of a log. The range begins at `position` in the file `path`. Readers
-    still get the records below `offset`.
+    """The first corrupt range of a log, at `position` in the file `path`. Records below `offset`
+    stay readable.
 
-    - `is_whole`: all records are intact, and only a leader epoch is wrong.
-    - `is_doubt`: the leader epoch in a batch header contradicts the epoch file. Either the header
-      or the epoch file is wrong.
+    - `is_whole`: only a leader epoch is wrong; all records are intact.
+    - `is_doubt`: a batch header contradicts the epoch file, and either may be wrong.
     """
 
     offset: int
@@ -142,14 +141,13 @@ class Flushable(Protocol):
 class LogOwner:
     """The callbacks of a log to the log manager.
 
-    - `lowering`: lowers the checkpointed values of a partition to at most an offset. A log calls it
-      before and after each truncation, because another thread may checkpoint the old values during
-      the truncation.
-    - `failed`: called after a failure that ends the use of the log.
-    - `refused`: called after a write that failed because the disk was full; the log stays usable.
-    - `sync_due`: asks the log manager to flush the log soon, because of flush.messages. If the
-      result is False, the log manager does not flush the log, and the log flushes itself.
-    - `changes`: receives the log's notes of changes, for periodic work.
+    - `lowering`: lowers a partition's checkpointed values to at most an offset. Called before and
+      after each truncation, because another thread may checkpoint meanwhile.
+    - `failed`: a failure has ended the use of the log.
+    - `refused`: a write has failed on a full disk; the log stays usable.
+    - `sync_due`: asks for a flush because of flush.messages. If the result is False, the log
+      flushes itself.
+    - `changes`: the notes of changes for periodic work.
     """
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
@@ -168,9 +166,8 @@ class LogOwner:
             raise self.refuse(partition, error) from error
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
-        """Report to the log manager that an operation on the partition has failed. The report is a
-        call of `refused` if the disk was full, else of `failed`. Return the BrokerError that the
-        caller has to raise."""
+        """Report the failure of an operation with `refused` if the disk was full, else with
+        `failed`. Return the BrokerError that the caller has to raise."""
         tell = self.refused if isinstance(error, DiskFull) else self.failed
         tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -19,8 +19,9 @@ from pybroker.storage.log import Log
 class LogTable:
     """The logs of a broker, and the log directory (`home`) of each log.
 
-    Invariant: `logs` and `home` have the same partitions. A thread that changes them or the
-    checkpoints holds `lock`. No thread takes `lock` while it holds a log's own lock."""
+    Invariant: `logs` and `home` have the same partitions. Changes of them or of the checkpoints
+    need `lock`. Never take `lock` while holding a log's own lock.
+    """
 
     def __init__(self, directories: DirectorySet, disk: Disk, rng: Rng) -> None:
         self.directories = directories
@@ -46,9 +47,9 @@ class LogTable:
     def choose(
         self, partition: TopicPartition, requested: LogDirectory | None
     ) -> LogDirectory | None:
-        """Return the log directory for the log of a new partition; None if all log directories have
-        failed. The first choice is a directory with files of the partition, the second choice
-        `requested`, the third choice the directory with the fewest partitions."""
+        """Return the log directory for a new log: the directory that has files of the partition,
+        else `requested`, else the directory with the fewest partitions. Return None if all
+        directories have failed."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):

@@ -1,9 +1,5 @@
-"""Lookups in the segments of a log: records by offset and by timestamp, aborted transactions, the
-producer state.
-
-The functions may raise StorageError and CorruptionError. Those decorated with `reported` raise
-BrokerError instead.
-"""
+"""Lookups in the segments of a log. The functions may raise StorageError and CorruptionError; those
+decorated with `reported` raise BrokerError instead."""
 
 from __future__ import annotations
 
@@ -71,13 +67,10 @@ def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
 def checked_batches(
     data: Buffer, expected: int, epoch: int, epoch_max: int
 ) -> list[tuple[int, BatchHeader]]:
-    """Return the position in `data` and the header of each whole batch that the leader sent.
-
-    Raises BrokerError CORRUPT_MESSAGE if a checksum is wrong, if a batch begins below the end of
-    the previous batch, or if a leader epoch is below that of the previous batch or above
-    `epoch_max`. For the first batch, `expected` and `epoch` replace the end and the leader epoch of
-    the previous batch.
-    """
+    """Return position and header of each whole batch in the leader's `data`. Raises BrokerError
+    CORRUPT_MESSAGE if a checksum is wrong, a batch overlaps the previous batch, or a leader epoch
+    falls or exceeds `epoch_max`. For the first batch, the previous batch has the end `expected` and
+    the leader epoch `epoch`."""
     try:
         batches = list(iter_headers(data))
     except CorruptionError as error:
@@ -134,9 +127,7 @@ def read(
     at_least_one_batch: bool,
     cached_only: bool,
 ) -> Buffer | None:
-    """Return whole batches of one segment, beginning with the batch that contains `offset`. All are
-    below `upper_offset`, and together they have at most `max_bytes`. Return None if `cached_only`
-    is True and the read would wait for the disk."""
+    """Return whole batches of one segment, as described in `Log.read`."""
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
@@ -160,9 +151,7 @@ def read(
 def offset_for_timestamp(
     segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return offset, timestamp and leader epoch of the first record at or after the log start
-    offset whose timestamp is at least `timestamp_ms`. Return None if there is no such record below
-    `upper_offset`."""
+    """Implement `Log.offset_for_timestamp` for the records from `log_start_offset` on."""
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
             break
@@ -185,9 +174,7 @@ def offset_for_timestamp(
 def offset_of_max_timestamp(
     segments: Segments, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Search the records from the log start offset up to, not including, `upper_offset`. Return
-    offset, timestamp and leader epoch of the first record with the largest timestamp; None if there
-    is no record."""
+    """Implement `Log.offset_of_max_timestamp` for the records from `log_start_offset` on."""
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
@@ -217,8 +204,8 @@ def offset_of_max_timestamp(
 
 
 def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Yield the offset and the timestamp of each record in the batch at `position`. For a batch
-    that is too large to decompress, yield only its base offset and its largest timestamp."""
+    """Yield offset and timestamp of each record in the batch. For a batch too large to decompress,
+    yield only its base offset and largest timestamp."""
     batch = segment.file.pread(position, header.size)
     try:
         yield from record_times(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
@@ -268,9 +255,9 @@ def end_without(segments: Segments, offset: int) -> int:
 def rebuild_producers(
     segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:
-    """Return the producer state at the log end offset: the newest snapshot up to `snapshot_max`,
-    updated by the later batches. `seen_ms` (ms since 1970) counts as the append time of these
-    batches. Also restores the transaction index entries that a crash has lost or damaged."""
+    """Return the producer state at the log end, from the newest snapshot up to `snapshot_max` and
+    the later batches. `seen_ms` counts as the append time of these batches. Also restores
+    transaction index entries after a crash."""
     first, end = segments.first.base_offset, segments.active.next_offset
     for segment in segments.all:
         if segment.transactions.is_in_doubt:

@@ -1,7 +1,5 @@
-"""All logs of a broker and their log directories, from start to shutdown.
-
-Methods that wait for the disk must be called in a thread. Several may run at the same time.
-"""
+"""All logs of a broker and their log directories. Methods that wait for the disk must be called in
+a thread; several may run at once."""
 
 from __future__ import annotations
 
@@ -115,9 +113,8 @@ class LogManager:
 
     @staticmethod
     def peek(directories: Sequence[str], disk: Disk) -> tuple[int | None, str | None]:
-        """Return the broker id and the cluster id in `meta.properties` of the directories; None for
-        an id that no file contains. Changes nothing. Raises StartupError if the files contradict
-        each other, or if no directory is usable."""
+        """Return the broker id and the cluster id in `meta.properties`; None if no file has one.
+        Raises StartupError if the files contradict each other, or if no directory is usable."""
         return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:
@@ -139,9 +136,9 @@ class LogManager:
         *,
         expects_data: bool = False,
     ) -> None:
-        """Check the log directories, then open all logs. Blocks on disk I/O. `configs` has the
-        topics with options of their own. If `expects_data` is True and all usable directories are
-        new, each directory counts as the replacement of a lost one. Raises StartupError."""
+        """Check the log directories, and open all logs. Waits for the disk. `configs`: the
+        topics with options of their own. `expects_data`: see `DirectorySet.settle`. Raises
+        StartupError."""
         self._directories.check(broker_id, cluster_id)
         self.lock()
         opening = Opening(
@@ -205,9 +202,9 @@ class LogManager:
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:
-        """Store `incarnation` in the log directories. This number grows with each registration of
-        the broker in ZooKeeper. All replicas that may lack records (`suspects`) must already have
-        left the ISR and the eligible leader replicas (KIP-966). Waits for the disk."""
+        """Store `incarnation` (see `LogDirectory.in_use`). The replicas that may lack records
+        (`suspects`) must already have left the ISR and the eligible leader replicas (KIP-966).
+        Waits for the disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -262,18 +259,15 @@ class LogManager:
         is_new: bool = True,
         is_copied: bool = False,
     ) -> Log:
-        """Return the log of the partition. Create the log if there is none. An existing log gets
-        `config`. An existing log without a topic id also gets `topic_id`. `is_new`: no broker has a
-        log of the partition yet. `is_copied`: another broker leads, so a lost log can be copied
-        from that leader.
+        """Return the log of the partition; create the log if there is none. An existing log gets
+        `config`. `is_new`: no broker has a log of the partition yet. `is_copied`: another broker
+        leads, so a lost log can be copied.
 
-        Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
-        StorageError. Raises BrokerError KAFKA_STORAGE_ERROR in these cases:
+        Raises StorageError. Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another
+        topic. Raises BrokerError KAFKA_STORAGE_ERROR in these cases:
 
-        - The log is unusable.
-        - The log may be in a log directory that is offline or lost.
-        - The directory of the log has disappeared, and `is_copied` is False.
-        - The log is incomplete, and `is_copied` is False.
+        - The log is unusable, or may be in an offline or lost log directory.
+        - The log has disappeared or is incomplete, and `is_copied` is False.
         """
         with self._lock:
             existing = self._logs.get(partition)
@@ -412,9 +406,8 @@ class LogManager:
     # -- chores
 
     def flush_idle(self, now_ms: int) -> int:
-        """Flush all closed segments. Flush the active segment too if its log is idle, or if
-        flush.ms or flush.messages requires it. Return the number of flushed logs. Waits for the
-        disk."""
+        """Flush the logs that are due (see `chores.flush_idle`), and checkpoint their recovery
+        points. Return the number of flushed logs. Waits for the disk."""
         keys = take(self.changes.unflushed)
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         try:
@@ -432,9 +425,8 @@ class LogManager:
         busy: Container[TopicPartition] = (),
         partitions: Iterable[TopicPartition] | None = None,
     ) -> int:
-        """Delete the expired segments of `partitions` (None: all), and the state of idle producers.
-        Return the number of deleted segments. `hw_of` returns the high watermark of a partition.
-        Partitions in `busy` are skipped. Call this on the event loop only."""
+        """Run `chores.run_retention` for `partitions` (None: all) but those in `busy`. Return the
+        number of deleted segments. Call this on the event loop only."""
         keys = [*self._logs] if partitions is None else partitions
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms, busy)

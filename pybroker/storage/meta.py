@@ -1,9 +1,6 @@
-"""The formats of the small files in a log directory. No I/O.
-
-The files: `meta.properties` (the broker that owns the directory), `partition.metadata` (the topic
-id), `pybroker.boot` (the machine's boot id at the broker's last start), `pybroker.directories` (all
-log directories of the broker), and the mark of a clean shutdown.
-"""
+"""The formats of the small files in a log directory: `meta.properties` (the owner),
+`partition.metadata` (the topic id), `pybroker.boot` (the machine's boot id), `pybroker.directories`
+(all log directories), and the clean mark."""
 
 from __future__ import annotations
 
@@ -36,9 +33,8 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """The content of `pybroker.boot`: the machine's boot id at the last start of the broker, and
-    the broker's incarnation. The incarnation is a number in ZooKeeper that grows with each
-    registration; -1 if unknown."""
+    """The content of `pybroker.boot`, from the last start of the broker. `incarnation` grows with
+    each registration in ZooKeeper; -1 if unknown."""
 
     boot_id: str
     incarnation: int = -1
@@ -46,9 +42,8 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The content of the file `pybroker.directories`: id -> path of each log directory of one
-    broker. Each log directory has a copy of the file. If the copies differ, only those with the
-    highest `revision` are valid."""
+    """The content of `pybroker.directories`: id -> path of each log directory of one broker. Each
+    directory has a copy; only copies with the highest `revision` are valid."""
 
     members: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0
@@ -149,8 +144,7 @@ def encode_boot(boot: Boot) -> bytes:
 
 
 def decode_family(data: bytes, path: str) -> Family:
-    """Decode the file `pybroker.directories`: the ids and paths of one broker's log directories,
-    and the revision of this list. `path` is for error messages. Raises CorruptionError if `data` is
+    """Decode the file `pybroker.directories` at `path`. Raises CorruptionError if `data` is
     malformed."""
     try:
         content = json.loads(data)

@@ -1,12 +1,9 @@
-"""The move of a replica from one log directory to another (KIP-113), while the broker serves it.
+"""The move of a replica between log directories (KIP-113), while the broker serves the replica.
 
-The log is copied into a directory `*-future`. When the copy is nearly complete, its directory is
-renamed to the usual name `<topic>-<partition>`. Then the last records are copied, the copy replaces
-the original, and the original is removed.
-
-If the broker is killed while both directories have the usual name, the next start uses the longer
-log. Before the broker truncates the log in use, it marks the log in the other directory as
-outdated. The next start never uses an outdated log.
+The log is copied into a directory `*-future`, which gets the usual name shortly before the copy
+replaces the original. If the broker is killed while both directories have the usual name, the next
+start uses the longer log. Therefore the other log is marked as outdated before the log in use is
+truncated: the next start never uses an outdated log.
 """
 
 from __future__ import annotations
@@ -54,12 +51,12 @@ class MoveCancelled(PybrokerError):
 
 
 class ReplicaMove:
-    """One move of a replica. Its steps: `prepare`, `copy` until almost no record is missing,
-    `rename`, `copy` again, and last `catch_up`, after which the copy replaces the log. All steps
-    but `catch_up` wait for the disk.
+    """One move of a replica. Its steps: `prepare`, `copy` until almost complete, `rename`, `copy`,
+    and `catch_up`, the only step that does not wait for the disk.
 
-    Invariant: the batches of the copy are a prefix of the original's batches, except between a call
-    of `lower` and the end of the next step."""
+    Invariant: the copy's batches are a prefix of the original's, except from `lower` to the end of
+    the next step.
+    """
 
     def __init__(
         self, source: Log, target: LogDirectory, disk: Disk, owner: LogOwner, clock: Clock
@@ -123,17 +120,11 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare the move for a truncation of the log in use to `offset`. Call this before the
-        truncation.
+        """Prepare the move for a truncation of the log in use to `offset`. The next step truncates
+        an unfinished copy too. If a restart could use the other log, mark it as outdated.
 
-        - If the copy has not replaced the original yet: the next step of the move truncates the
-          copy to `offset`, too. A copy that `rename` has already renamed is marked as outdated
-          until that step.
-        - If the copy has replaced the original: the original is marked as outdated, if it is still
-          on the disk.
-
-        The caller holds the lock of `LogTable`. Waits for the disk. Raises BrokerError
-        KAFKA_STORAGE_ERROR. After an error the caller must not truncate the log.
+        Call this before the truncation, while holding the lock of `LogTable`. Waits for the disk.
+        Raises BrokerError KAFKA_STORAGE_ERROR: the caller must not truncate then.
         """
         try:
             with self._marks:
@@ -310,9 +301,8 @@ class ReplicaMove:
         self._disk.replace(f"{log.directory}/{LEADER_EPOCHS}", content)
 
     def catch_up(self) -> bool:
-        """Copy the remaining bytes of the original, if they are in the page cache. Return whether
-        the copy is complete, so that it may replace the original now. Call it on the event loop; it
-        never waits."""
+        """Copy the remaining bytes, if they are in the page cache. Return whether the copy is
+        complete: the caller must then replace the original at once. Call this on the event loop."""
         if self._cancelled or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -370,9 +360,8 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """A move between log directories has two logs, the old log and the new one. If `log` is one of
-    them, return the log directory of the other one, even if that other log is already deleted.
-    Return None if no file in the directory of `log` marks a move. Raises StorageError."""
+    """Return the log directory of the other log in a move of `log`, even if the other log is
+    deleted; None if no file marks a move. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
@@ -388,10 +377,9 @@ def forget_move(log: Log, disk: Disk) -> None:
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """Return (log to keep, log to remove) for two logs of one partition: an original and its copy.
-    Both are left if a broker is killed during a move. If one log is marked as outdated, it is the
-    log to remove. Otherwise the shorter log is the log to remove. If both logs are equally long,
-    the original is the log to remove. Raises CorruptionError if neither log is marked as a copy."""
+    """Return (log to keep, log to remove) for an original and its copy after an interrupted move.
+    Remove the log that is marked as outdated, else the shorter log, else the original. Raises
+    CorruptionError if neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

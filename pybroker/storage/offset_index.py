@@ -1,8 +1,7 @@
-"""The offset index of a segment (`.index`): the positions of batches in the segment's file.
+"""The offset index of a segment (`.index`): positions of batches in the segment's file.
 
-The index has entries of 8 bytes, big-endian `i32 offset - base, i32 position`. The offset is
-that of the LAST record of a batch; the position is the start of this batch. Some batches have no
-entry.
+An entry has 8 bytes, big-endian `i32 offset - base, i32 position`: the offset of a batch's LAST
+record, and the start of the batch. Some batches have no entry.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class OffsetIndex:
 
     def is_plausible(self, log_size: int) -> bool:
         """Return whether the file can be the index of a segment of `log_size` bytes: it has whole
-        entries, and the last one points inside the segment and after the first batch."""
+        entries, and the last one points between the first batch and the segment's end."""
         if not self.table.is_whole():
             return False
         last = self.last()

@@ -1,5 +1,5 @@
-"""Opens all logs at the start of a broker. If the last run of the broker was killed, the start also
-completes or undoes the interrupted work, such as moves between log directories."""
+"""Opens all logs at the start of a broker. Completes or undoes work that a kill interrupted, such
+as moves between log directories."""
 
 from __future__ import annotations
 
@@ -61,14 +61,9 @@ class Opening:
         """The paths of renamed directories, which can be removed."""
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
-        """Open all logs of the broker. Raises StorageError or StartupError.
-
-        In two cases StartupError is raised before anything is written: one log directory is a copy
-        of another, or a partition has two logs that no interrupted move explains.
-
-        `expects_data`: the broker had partitions before. If this is True, but all usable
-        directories are new, each of them counts as the empty replacement of a lost directory.
-        """
+        """Open all logs of the broker. `expects_data`: see `DirectorySet.settle`. Raises
+        StorageError or StartupError. Nothing is written before StartupError if one log directory is
+        a copy of another, or if a partition has two logs without an interrupted move."""
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()
@@ -165,9 +160,8 @@ class Opening:
         self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
-        """Return the upper limit for the partition's checkpointed offsets: the log end offset. For
-        a damaged log, return sys.maxsize (no limit): its log end offset is only the end of its
-        readable records."""
+        """Return the upper limit for the partition's checkpointed offsets. A damaged log has no
+        limit, because its log end offset leaves out the unreadable records."""
         log = self.opened[partition].log
         return sys.maxsize if log.damage is not None else log.log_end_offset
 
@@ -206,10 +200,9 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Handle each interrupted move of which only one log remains. If the log directory of the
-        other log is offline or lost, close the remaining log: the other log may have newer records.
-        Exception: if the operator accepts the loss of that log directory, the remaining log stays
-        open."""
+        """Settle each interrupted move of which only one log remains. Close that log if the other
+        log directory is offline or lost, since the other log may have newer records. Keep the log
+        open if the operator accepts the loss."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):

@@ -5,12 +5,13 @@ Big-endian: `i16 version 1, u32 CRC-32C of the following bytes, i32 count`, then
 `i64 producer id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,
 i32 coordinator epoch, i64 first offset of the open transaction`; -1 means "none".
 
-Kafka's format has only the last batch of each producer. The four earlier batches follow in a
-section that Apache Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32
-last sequence, i64 last offset, i32 offset delta, i64 timestamp`, oldest first. Then follow the
-transactions whose marker may still be at or above the high watermark: `4 bytes "pyB2", i32 count`,
-then `i64 producer id, i64 first offset, i64 offset of the marker, i8 1 if it was aborted`. The
-checksum covers both sections too.
+Then follow up to two sections that Apache Kafka does not read:
+
+- The producers' earlier batches: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last
+  sequence, i64 last offset, i32 offset delta, i64 timestamp`, oldest first.
+- The undecided transactions: `4 bytes "pyB2", i32 count`, then `i64 producer id, i64 first offset,
+  i64 offset of the marker, i8 1 if it was aborted`. Their marker may still be at or above the high
+  watermark.
 """
 
 from __future__ import annotations
@@ -100,9 +101,8 @@ def decode(data: bytes, path: str) -> list[ProducerEntry]:
 
 
 def decode_undecided(data: bytes) -> list[CompletedTransaction]:
-    """Return the undecided transactions in the content `data` of a snapshot file. The marker of an
-    undecided transaction may still be at or above the high watermark. `decode` must have accepted
-    `data`."""
+    """Return the undecided transactions in the snapshot `data`, which `decode` must have
+    accepted."""
     (count,) = struct.unpack_from(">i", data, _CHECKED_POSITION)
     rows = _rows(data, _HEAD.size + count * _ENTRY.size, _UNDECIDED)
     return [CompletedTransaction._make(row) for row in rows]

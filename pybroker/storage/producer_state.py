@@ -1,9 +1,8 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360). No I/O.
 
-The leader first checks a batch, without a change of the state, and then applies the batch.
-Followers and recovery only apply batches, so all replicas reach the same state. A transaction with
-a commit or abort marker stays in `undecided` until the high watermark is above the marker. Until
-then, the transaction holds back the last stable offset.
+The leader checks and then applies a batch; followers and recovery only apply batches. A completed
+transaction stays `undecided`, and holds back the last stable offset, until the high watermark is
+above the transaction's marker.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class ProducerEntry:
 @dataclass(slots=True, eq=False)
 class Verification:
     """The guard of a transaction's first append to a partition (KIP-890). The leader appends only
-    if the transaction coordinator confirms the transaction and the guard still exists. A marker of
-    the producer removes the guard."""
+    if the guard still exists after the transaction coordinator's confirmation. A marker of the
+    producer removes the guard."""
 
     started_ms: int
     epoch: int
@@ -101,9 +100,8 @@ class CompletedTransaction(NamedTuple):
 class ProducerState:
     """The state of all producers of one partition.
 
-    Invariants: the first offsets in `open_transactions` are in ascending order. `first_unstable` is
-    the smallest first offset of the transactions in `open_transactions` and in `undecided`; None if
-    both are empty. Any thread may read `first_unstable`.
+    Invariants: the offsets in `open_transactions` ascend. `first_unstable`, which any thread may
+    read, is the smallest first offset in `open_transactions` and `undecided`.
     """
 
     entries: dict[int, ProducerEntry] = field(default_factory=dict)
@@ -155,9 +153,9 @@ class ProducerState:
     def verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard for a transactional batch that begins with `sequence`. The leader may
-        append the batch once the transaction coordinator has confirmed the transaction. Return None
-        if no guard is needed: the producer has an open transaction in this partition."""
+        """Return the guard for a transactional batch that begins with `sequence`; None if the
+        producer already has an open transaction in this partition. With a guard, the transaction
+        coordinator must confirm the transaction before the append."""
         entry = self.entries.get(producer_id)
         if entry is not None and entry.has_transaction:
             return None
@@ -178,18 +176,18 @@ class ProducerState:
         marker: EndTransaction | None = None,
         guard: Verification | None = EXEMPT,
     ) -> RememberedBatch | None:
-        """Return None if the producer may append the batch with this header. If the batch repeats
-        one of the producer's last five batches, return that batch. `guard` is the result of an
-        earlier call of `verification` for this batch.
+        """Return None if the producer may append the batch. If the batch repeats one of the
+        producer's last five batches, return that batch. `guard` is the earlier result of
+        `verification`.
 
         Raises BrokerError:
 
         - INVALID_PRODUCER_EPOCH: the batch's epoch is older than the producer's.
-        - OUT_OF_ORDER_SEQUENCE_NUMBER: the sequences have a gap, or a new epoch does not begin with
-          sequence 0. A batch of an unknown producer may have any sequence.
-        - INVALID_TXN_STATE: the batch is not transactional, but the producer has an open
-          transaction; or the batch would begin a transaction, but `guard` is None or is no longer
-          in `verifications`.
+        - OUT_OF_ORDER_SEQUENCE_NUMBER: the sequence is not the next one (0 in a new epoch), or an
+          earlier batch of the transaction is missing. An unknown producer may begin with any
+          sequence.
+        - INVALID_TXN_STATE: the batch is not transactional within an open transaction, or begins a
+          transaction without an existing `guard`.
         - TRANSACTION_COORDINATOR_FENCED: the marker comes from a replaced coordinator.
         """
         entry = self.entries.get(header.producer_id)
@@ -278,9 +276,8 @@ class ProducerState:
         seen_ms: int,
         marker: EndTransaction | None = None,
     ) -> CompletedTransaction | None:
-        """Update the state for a batch that was written at `first_offset`. Return the transaction
-        that the batch completed; None if it completed none. `marker` is the batch's transaction
-        marker, if any. `seen_ms` is the wall-clock time of the append."""
+        """Update the state for a batch written at `first_offset`. Return the transaction that the
+        batch completed, if any. `seen_ms` is the wall-clock time of the append."""
         last_offset = first_offset + header.last_offset_delta
         entry = self.entries.get(header.producer_id)
         if entry is None:
@@ -340,9 +337,7 @@ class ProducerState:
             self.unstable_since_ms = self.marker_ms
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset. It is the smaller of two offsets: `high_watermark`, and
-        the first offset of the earliest open or undecided transaction. A transaction is undecided
-        while its marker is at or above the high watermark."""
+        """Return the last stable offset: `first_unstable`, but at most `high_watermark`."""
         first = self.first_unstable
         return high_watermark if first is None or first > high_watermark else first
 
@@ -362,9 +357,8 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove each producer that has not appended for `expiration_ms` and has no open
-        transaction. Also remove each transaction guard (`Verification`, KIP-890) that is at least
-        `expiration_ms` old. Return the number of removed producers."""
+        """Remove each producer without an open transaction that has not appended for
+        `expiration_ms`, and each guard of that age. Return the number of removed producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

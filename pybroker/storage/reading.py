@@ -1,8 +1,5 @@
-"""Reads a file, with or without waiting for the disk.
-
-A read that must not wait raises `NotCached` if some of its bytes are not in the page cache. The
-caller then repeats the whole lookup in a thread.
-"""
+"""Reads a file, with or without waiting for the disk. After `NotCached`, the caller repeats the
+whole lookup in a thread."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ class NotCached(PybrokerError):
 
 
 def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffer:
-    """Return `length` bytes of the file from `position` on; fewer at the end of the file. With
-    `cached_only` raises NotCached if one of these bytes is not in the page cache."""
+    """Return `length` bytes of the file; fewer at the end of the file. With `cached_only`, raises
+    NotCached if a byte is not in the page cache."""
     if not cached_only:
         return file.pread(position, length)
     data = file.pread_cached(position, length)

@@ -1,10 +1,9 @@
 """Recovery of a log that was not closed cleanly. It checks every batch from the recovery point on.
 
-- An incomplete last write (a torn tail) has no valid batch after it. Recovery cuts its bytes off,
-  and saves them in a file beside the log.
-- A corrupt range was once written completely. Recovery does not cut the range off, because records
-  after the range may have been acknowledged. Until the log is repaired, readers get only the
-  records before the range.
+- An incomplete last write (a torn tail) has no valid batch after it. Recovery saves its bytes in a
+  file beside the log, and cuts them off.
+- A corrupt range was once written completely. Recovery keeps it, because later records may have
+  been acknowledged. Readers get only the records before the range.
 """
 
 from __future__ import annotations
@@ -44,9 +43,8 @@ _ENDS_TRIED_MAX: Final = 64
 
 
 class ScanEnd(NamedTuple):
-    """The end of the valid batches of a segment: its position in the file, and the offset after the
-    last valid record. `reason` says why the next batch is invalid; None at the end of the file.
-    `is_complete`: the invalid batch has its full length."""
+    """The end of the valid batches of a segment. `reason` says why the next batch is invalid; None
+    at the end of the file. `is_complete`: the invalid batch has its full length."""
 
     position: int
     next_offset: int
@@ -56,9 +54,8 @@ class ScanEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The result of recovery. `damage` describes the first corrupt range of the log, if there is
-    one. `unreachable` are the segments after the corrupt range, and `segments` are all other
-    segments. `cut_bytes` is the length of the torn tail that was cut off."""
+    """The result of recovery. `damage` is the first corrupt range; `unreachable` are the segments
+    after it, and `segments` are all others. `cut_bytes` is the number of bytes cut off."""
 
     segments: tuple[Segment, ...]
     damage: Damage | None = None
@@ -80,10 +77,9 @@ def scan(
     *,
     may_have_gaps: bool = True,
 ) -> ScanEnd:
-    """Check the batches in `file` from `position` on, and call `visit` for each valid one. Return
-    the end of the valid batches. A valid batch has a right header and checksum, and offsets above
-    those of the batch before it. If `may_have_gaps` is False, a batch after a gap in the offsets is
-    valid only if another complete batch follows in the file."""
+    """Call `visit` for each valid batch in `file` from `position` on, and return the end of the
+    valid batches. If `may_have_gaps` is False, a batch after an offset gap is valid only if another
+    complete batch follows."""
     chunk = b""
     start = position
     while position < size:
@@ -141,9 +137,9 @@ def _is_plausible_batch(file: File, position: int, size: int) -> bool:
 
 
 def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the base offset of batch A, which begins at `position`, is too high. The next
-    batch B proves this if B is valid, and B's base offset is at least `expected` and below the end
-    offset of A. `expected` is the end offset of the batch before A."""
+    """Return whether the base offset of the batch at `position` is too high. The next batch proves
+    this if it is valid and begins below the end offset of the batch at `position`, but not below
+    `expected`, the end offset of the previous batch."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -156,10 +152,8 @@ def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
 
 
 def _is_complete(file: File, position: int, size: int) -> bool:
-    """Return whether all bytes of the batch at `position` are in the file. The batch is invalid:
-    its length field or magic byte may be corrupt. So the end of the batch is unknown, and the
-    function tries several ends. The batch is complete if its checksum is right for one of these
-    ends."""
+    """Return whether all bytes of the invalid batch at `position` are in the file. Its length field
+    or magic byte may be corrupt, so several ends are tried."""
     # The checksum covers neither field. So it is computed for several ends of the batch: each
     # position where the next base offset follows, and the last 8 positions of the file.
     left = size - position
@@ -229,9 +223,9 @@ def recover(
     """Check a log from its recovery point on, and cut off a torn tail.
 
     - `floor_offset`: a log that ends below this offset is damaged.
-    - `gapless_from`: above this offset, segments must follow each other without a gap.
-    - `trusts_indexes`: the files have all bytes that were written. If False, an invalid batch of
-      full length may be a torn tail and not a corrupt range, and the index files are rebuilt.
+    - `gapless_from`: a gap between two segments must end at or below this offset.
+    - `trusts_indexes`: no written bytes are lost. If False, an invalid batch of full length may be
+      a torn tail, and the index files are rebuilt.
     - `accepts_loss`: cut off all records from the first corrupt range on.
     """
     first = max(

@@ -60,9 +60,9 @@ class Relocations:
     # -- requested directories
 
     def request_directory(self, partition: TopicPartition, path: str) -> None:
-        """Record the log directory `path` that a client requests for the partition. It is used when
-        the partition's log is created. Raises BrokerError LOG_DIR_NOT_FOUND if `path` is not in
-        log.dirs; KAFKA_STORAGE_ERROR if the directory is offline."""
+        """Record that a client wants the partition's log, when created, in the log directory
+        `path`. Raises BrokerError LOG_DIR_NOT_FOUND if `path` is not in log.dirs;
+        KAFKA_STORAGE_ERROR if the directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
             self._requested.pop(partition, None)
@@ -89,12 +89,15 @@ class Relocations:
     # -- moving
 
     def begin(self, partition: TopicPartition, path: str) -> ReplicaMove | None:
-        """Begin to copy the partition's log to the log directory `path`, and return the move; None
-        if the log is already there. The partition must have no other move. Waits for the disk.
+        """Begin the partition's move to the log directory `path`. Return None if the log is already
+        there. The partition must have no other move. Waits for the disk.
 
-        Raises StorageError and the errors of `request_directory`. Raises BrokerError
-        REPLICA_NOT_AVAILABLE if the partition has no log. Raises BrokerError KAFKA_STORAGE_ERROR if
-        the log is unusable, or if any log directory of the broker is offline or lost."""
+        Raises StorageError, the errors of `request_directory`, and BrokerError:
+
+        - REPLICA_NOT_AVAILABLE: the partition has no log.
+        - KAFKA_STORAGE_ERROR: the log is unusable, or any log directory of the broker is offline or
+          lost.
+        """
         table = self._table
         target = self._target(path)
         source = table.logs.get(partition)
@@ -122,8 +125,8 @@ class Relocations:
         return move
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Replace a log by its copy. Return False if the copy cannot get the last records without
-        waiting for the disk. Call it on the event loop; it never waits."""
+        """Replace a log by its copy. Return False if the caller must try again. Call this on the
+        event loop; it never waits."""
         table, partition = self._table, move.topic_partition
         if not table.lock.acquire(blocking=False):
             return False
@@ -138,10 +141,9 @@ class Relocations:
             table.lock.release()
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
-        """Complete a move whose copy is the partition's log already: make the copy durable, then
-        remove the old log from the log directory `origin`. Waits for the disk. Raises BrokerError,
-        StorageError. After an error the files of the old log are kept, and its directory is renamed
-        to `*-stray`."""
+        """Complete a move after `swap`: make the copy durable, and remove the old log from the log
+        directory `origin`. Waits for the disk. Raises BrokerError, StorageError; the old log is
+        then kept in a directory `*-stray`."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None
@@ -171,10 +173,9 @@ class Relocations:
         log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Call this before the log is truncated to `offset`. If the partition is moving to another
-        log directory, the partition has a second log. Arrange that the second log is truncated too,
-        or mark the second log as outdated. Waits for the disk. Raises BrokerError
-        KAFKA_STORAGE_ERROR. After an error the caller must not truncate the log."""
+        """Prepare the partition's move, if any, for a truncation of the log to `offset`. Waits
+        for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; the caller must then not truncate
+        the log."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
@@ -182,9 +183,8 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """End the interrupted move of each partition, if there is one: remove the files that mark
-        the move from the directory of the partition's remaining log. For all of `partitions`, the
-        operator has accepted the loss of records. Waits for the disk."""
+        """End the interrupted moves of these partitions, for which the operator has accepted the
+        loss of records. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:
@@ -220,9 +220,8 @@ class Relocations:
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """Cancel the moves from or to the failed log directory `directory`. The copies that
-        these moves have made stay on the disk. `partitions` use a log in `directory`; a partition
-        with only a copy there is not among them."""
+        """Cancel the moves from or to the failed log directory. `partitions` are those whose log in
+        use is there. The copies stay on the disk."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()

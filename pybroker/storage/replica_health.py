@@ -1,6 +1,6 @@
-"""The health of a broker's replicas: whether a replica may lack acknowledged records, and why. The
-health is a state machine: LEGAL_MOVES says how each event changes it. Files on the disk let the
-next start of the broker find the health again."""
+"""The health of a broker's replicas: whether a replica may lack acknowledged records, and why.
+LEGAL_MOVES says how each event changes the health. Files on the disk preserve the health over a
+restart."""
 
 from __future__ import annotations
 
@@ -146,10 +146,9 @@ class ReplicaHealth:
         seen: Health | None = None,
         damage: Damage | None = None,
     ) -> bool:
-        """If `seen` is given and is not the replica's health, change nothing and return False.
-        Otherwise apply the event and return True: the new health is `LEGAL_MOVES[event][old
-        health]`. Raises IllegalMove if LEGAL_MOVES has no such entry. `damage` is the corrupt range
-        that was found."""
+        """Apply the event to the replica's health, and return True. Change nothing and return False
+        if `seen` is given and is not the current health. Raises IllegalMove if LEGAL_MOVES does not
+        allow the event. `damage` is the corrupt range found."""
         with self._lock:
             before = self[key]
             if seen not in (None, before):
@@ -182,8 +181,8 @@ class ReplicaHealth:
     # -- with the marks on the disk; each method waits for the disk, and raises StorageError
 
     def find(self, log: Log, *, is_suspect: bool) -> None:
-        """Determine the health of the replica with this log. Called once for each replica, at the
-        broker's start. `is_suspect`: a power loss or a disk failure may have removed records."""
+        """Determine the health of a replica at the broker's start. `is_suspect`: a power loss or a
+        disk failure may have removed records."""
         key = log.topic_partition
         if self._disk.exists(f"{log.directory}/{INCOMPLETE}"):
             self.move(key, Event.COPY_BEGUN)
@@ -210,21 +209,16 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Permit an incomplete replica to lead, and delete the file that marks its log as
-        incomplete. Do nothing if the replica is complete.
-
-        Call this when the replica has copied all records of its leader. Also call this when the ISR
-        is empty and the partition has no eligible leader replica (KIP-966): an incomplete replica
-        may then be elected.
-        """
+        """Permit an incomplete replica to lead: it has copied all records of its leader, or no
+        replica is in the ISR or eligible (KIP-966). Do nothing if the replica is complete."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):
             self._disk.unlink(f"{log.directory}/{INCOMPLETE}")
 
     def give_up(self, log: Log, damage: Damage) -> None:
-        """Stop using the log because of `damage`. The next start of the broker does not use it
-        either. The caller must know that other replicas have the records of the log."""
+        """Stop using the log because of `damage`, also after a restart. The caller must know that
+        other replicas have the log's records."""
         seen = self[log.topic_partition]
         if log.damage is None:
             self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())

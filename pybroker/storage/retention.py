@@ -10,9 +10,8 @@ from pybroker.storage.log_config import UNLIMITED, LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """The facts about a segment that retention needs. `next_offset` is the segment's last offset
-    + 1. `size` is in bytes. `timestamp` returns the time (ms since 1970) from which the age
-    counts."""
+    """The facts about a segment that retention needs. `size` is in bytes. `timestamp` returns the
+    time (ms since 1970) from which the age counts."""
 
     next_offset: int
     size: int
@@ -28,13 +27,14 @@ def expired(
     high_watermark: int,
     by_age: bool = True,
 ) -> int:
-    """Return how many of the oldest segments may be deleted. The count stops at the first segment
-    that must stay.
+    """Return how many of the oldest segments may be deleted.
 
     A segment with records at or above the high watermark must stay, and so must an empty last
-    segment. Any other segment may be deleted if it is below the log start offset. With the cleanup
-    policy delete, it may also be deleted if it is older than retention.ms, or if the later segments
-    have at least retention.bytes. If `by_age` is False, neither of these two options applies.
+    segment. Any other segment may be deleted in two cases:
+
+    - It is below the log start offset.
+    - The cleanup policy is delete, `by_age` is True, and retention.ms or retention.bytes permits
+      it. For retention.bytes, the later segments must have at least that size.
     """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0

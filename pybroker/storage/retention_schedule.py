@@ -1,6 +1,5 @@
-"""Decides which logs retention checks, and when. A log is checked after a change of the log or of
-the high watermark. It is also checked when its oldest segment becomes older than retention.ms, and
-at least once in LOOK_MS_MAX."""
+"""Decides when retention checks a log: after a change of the log or of the high watermark, when the
+oldest segment becomes older than retention.ms, and at least once in LOOK_MS_MAX."""
 
 from __future__ import annotations
 
@@ -36,9 +35,9 @@ class RetentionSchedule:
         return [key for key in found if self._log_of(key) is not None]
 
     def looked_at(self, key: TopicPartition, now_ms: int, busy: Container[TopicPartition]) -> None:
-        """Schedule the next retention check of this log. Called at the time `now_ms` (ms since
-        1970), after retention has checked or skipped the log. Retention skips a log that is in
-        `busy` or that the log cleaner reads. The next call of `due` returns a skipped log again."""
+        """Schedule the next check of a log that `due` has returned. If the log is in `busy`, or the
+        log cleaner reads it, retention has skipped the log, and the next `due` returns the log
+        again. `now_ms` is in ms since 1970."""
         log = self._log_of(key)
         if log is None:
             return

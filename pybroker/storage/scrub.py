@@ -49,9 +49,9 @@ def whole(
     """Return the end of the valid batches at the start of `data`. A batch is valid if all hold:
 
     - Its checksum is right.
-    - Its first offset is at least `offset`, and above the last offset of the batch before it.
+    - Its first offset is at least `offset`, and above the previous batch.
     - Its last offset is below `end_offset`.
-    - Its leader epoch is the one that `epoch_of` returns. Without `epoch_of`, any epoch is valid.
+    - Its leader epoch does not contradict `epoch_of`, if given.
     """
     view = memoryview(data)
     size, position, epoch = len(view), 0, NO_EPOCH
@@ -87,8 +87,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of checking `checked_bytes` bytes of a log. `place` is where the check continues;
-    None at the end of the log, or after damage. `segment` is the segment with the damage."""
+    """The result of a check. `place` is where the check continues; None at the end of the log, or
+    after damage. `segment` is the damaged segment."""
 
     place: Place | None
     checked_bytes: int

@@ -37,9 +37,8 @@ class Segment:
     """The batches with offsets from `base_offset` on. Only one thread changes the segment; other
     threads may read at the same time.
 
-    Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is the last offset
-    + 1, or `base_offset` if the segment is empty. One exception: when a log is opened, a segment
-    that is not scanned gets the base offset of the next segment as its `next_offset`.
+    Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is above all
+    offsets in the segment; in a compacted or unscanned segment, perhaps by more than 1.
     """
 
     def __init__(
@@ -173,8 +172,7 @@ class Segment:
 
     def first_timestamp(self) -> int:
         """Return the largest timestamp of the first batch; -1 if the segment is empty. As in Kafka,
-        the age of the segment is measured from this timestamp, even if the first record has a
-        smaller timestamp."""
+        the segment's age counts from this timestamp."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
@@ -223,9 +221,8 @@ class Segment:
     def headers(
         self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the position and the header of each whole batch between the positions `position`
-        and `limit`. A batch must begin at `position`. Raises CorruptionError if a header is
-        invalid; NotCached if `cached_only` is True and the read would wait for the disk."""
+        """Yield the position and the header of each whole batch from `position`, where a batch must
+        begin, to `limit`. Raises CorruptionError; with `cached_only` NotCached."""
         chunk: Buffer = b""
         start = position
         while limit - position >= HEADER_SIZE:
@@ -295,9 +292,8 @@ class Segment:
         self._indexes_checked = True
 
     def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
-        """Add the batches from `position` on to the indexes. Return the position at which the
-        last whole batch ends, and the offset after its last record. Another thread may append
-        meanwhile."""
+        """Add the batches from `position` on to the indexes. Return the position and the offset
+        after the last whole batch. Another thread may append meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):
@@ -339,12 +335,12 @@ class Segment:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Return whole batches, beginning with the batch that contains `offset`. All are below
-        `upper_offset`.
+        """Return whole batches below `upper_offset`, beginning with the batch that contains
+        `offset`.
 
         Return None if the segment has no record at or after `offset`. Return b"" if the first batch
-        is not below `upper_offset` or is longer than `max_bytes`. Raises NotCached and
-        CorruptionError.
+        is not below `upper_offset`, or is longer than `max_bytes` without `at_least_one_batch`.
+        Raises NotCached and CorruptionError.
         """
         # Read before `end`: if the segment is truncated meanwhile, new hints go into a dictionary
         # that is no longer used.

@@ -1,10 +1,9 @@
-"""Renames the files of a segment when the segment is deleted, and when the log cleaner replaces it.
-Both renames use the file suffixes of Apache Kafka.
+"""Renames the files of segments that are deleted, or that the log cleaner replaces. The file
+suffixes are those of Apache Kafka.
 
-The log cleaner writes and syncs the new files as `*.cleaned`. Then it renames them to `*.swap`. The
-last rename, of the file `*.log`, commits the replacement. If the broker stops after this rename,
-its next start completes the replacement. To complete a replacement, the old files are removed, and
-the new files get their final names.
+The log cleaner syncs the new files as `*.cleaned`, and renames them to `*.swap`. The last rename,
+of `*.log`, commits the replacement: after a crash the next start completes it. Then the old files
+are removed, and the new files get their final names.
 """
 
 from __future__ import annotations
@@ -78,9 +77,9 @@ def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Di
 
 
 def complete_at_start(directory: str, disk: Disk, names: Collection[str]) -> bool:
-    """Complete each replacement of segments that has a file `*.log.swap`. Remove all files
-    `*.cleaned`, and the files `*.swap` of each segment without a file `*.log.swap`. `names` are all
-    files in the log's `directory`. Return whether any file was changed. Raises StorageError."""
+    """Complete each committed replacement of segments (one with a file `*.log.swap`), and remove
+    the files of all others. `names` are all files in the log's `directory`. Return whether any file
+    was changed. Raises StorageError."""
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not unfinished:
         return False

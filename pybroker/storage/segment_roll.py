@@ -25,10 +25,8 @@ def is_due(
     age_ms: int,
 ) -> bool:
     """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
-    batches that are still to be written to the segment `active`. The age of `active` is the largest
-    timestamp in `batch` less the first timestamp in `active`. If one of these timestamps is
-    missing, the age is `age_ms`, the time since `active` began. The age limit is segment.ms less
-    `jitter_ms`."""
+    batches still to be written to `active`. The age of `active` is measured by record timestamps;
+    if one is missing, it is `age_ms`."""
     if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
         return True
     size = active.size + pending_bytes
@@ -83,9 +81,8 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Record a new segment or a new configuration. `now_ms` is the wall-clock time at which the
-        new segment has begun. `now_ms` is 0 if only the configuration has changed; the active
-        segment then keeps its age."""
+        """Record a new segment, begun at the wall-clock time `now_ms`, or a new configuration
+        (`now_ms` is 0): the active segment then keeps its age."""
         self.room = NO_ROOM
         """The limits for the next batch in the active segment; NO_ROOM if they are unknown."""
         self._begun_ms = now_ms or self._begun_ms
@@ -102,9 +99,7 @@ class SegmentRoll:
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
         """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
-        batches that are still to be written to the active segment. If the result is False, the
-        method has set the attribute `room`: how many more bytes, offsets and ms the active segment
-        can take."""
+        batches still to be written. After False, `room` has the limits of the active segment."""
         room = self.room
         if (
             active.size + pending_bytes + batch.size <= room.size_bytes

@@ -19,9 +19,8 @@ class Segments:
     """The segments of one log, sorted by base offset. An open log has at least one; the last one is
     the active segment. Methods may raise StorageError.
 
-    One thread makes all changes except `replace`, which the log cleaner calls in its own thread.
-    Any thread may call `sync`. A reader in another thread keeps the tuple of segments with which
-    the reader began.
+    One thread makes all changes except `replace`, which the log cleaner's thread calls. Any thread
+    may call `sync`.
     """
 
     __slots__ = (
@@ -124,9 +123,8 @@ class Segments:
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove these segments in the given order. The order must be such that a crash between two
-        removals leaves no gap in the log. The files are renamed now; `remove_doomed` removes them
-        after the wall-clock time `due_ms`."""
+        """Remove these segments in the given order: a crash between two removals must leave no gap
+        in the log. `remove_doomed` removes the renamed files after the wall-clock time `due_ms`."""
         removed = list(gone)
         with self._swap:
             self._set(tuple(segment for segment in self._state if segment not in removed))
@@ -137,8 +135,7 @@ class Segments:
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
         """Remove the batch that contains `offset`, and all later batches, durably. The new log end
-        offset is the end of the last batch that remains in the active segment. If the active
-        segment is empty, the new log end offset is the base offset of this segment."""
+        offset is at most `offset`; it is lower if a removed batch begins below `offset`."""
         # A batch that a power loss restored would be taken for a batch of the next leader epoch.
         # Compaction may have removed the batches before the log end. At a restart the name of an
         # empty segment is then the only sign of the log end.
@@ -157,8 +154,7 @@ class Segments:
 
     def _mark_end(self) -> None:
         """If compaction has removed the last batch before the log end offset, begin an empty
-        segment at the log end offset, durably. The segment's file name then preserves this
-        offset."""
+        segment there, durably. The segment's file name preserves the log end offset."""
         active, end = self.active, self.active.next_offset
         if active.base_offset < end and self._has_gap_before(end):
             active.seal()
@@ -175,13 +171,13 @@ class Segments:
             return False  # the next read reports the damage
 
     def replace(self, old: Sequence[Segment], new: Segment, generation: int) -> Segment:
-        """Replace the consecutive segments `old` by the cleaned segment `new`. `new` covers the
-        same offsets. Its files `*.cleaned` must already be written, synced and closed. `generation`
-        is the value of `self.generation` when the cleaner began to read. Return the new segment
-        with its final file names. Waits for the disk.
+        """Replace the consecutive segments `old` by the cleaned segment `new`, which covers the
+        same offsets. The files `*.cleaned` must already be synced and closed. `generation` is
+        `self.generation` from the begin of the cleaning. Return the new segment with its final file
+        names. Waits for the disk.
 
-        Raises StorageError, and changes nothing, if the log was truncated or closed since the
-        cleaner began to read.
+        Raises StorageError, and changes nothing, if the log was truncated or closed during the
+        cleaning.
         """
         with self._files:
             is_there = all(any(each is one for one in self._state) for each in old)
@@ -212,9 +208,8 @@ class Segments:
             segment.retire()
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """Remove all segments, and the segments in `more`. Then begin one empty segment at
-        `base_offset`. `more` are the segments after the corrupt range of a damaged log. With
-        `aside` the batches of each removed segment are kept in a file `*.corrupt`."""
+        """Replace all segments, and the unreachable segments `more` of a damaged log, by one empty
+        segment at `base_offset`. With `aside` the removed batches are kept in files `*.corrupt`."""
         with self._files:
             self.generation += 1
             for segment in (*self._state, *more):
@@ -242,9 +237,8 @@ class Segments:
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Sync the log's directory, so that the names of its files are durable. `changes` is the
-        number of file creations and renames so far (`_changes`). Do nothing if this number is the
-        same as at the last sync."""
+        """Make the names of the log's files durable, unless the last sync covered the same
+        `changes`, a value of `_changes`."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes

@@ -1,8 +1,7 @@
 """The time index of a segment (`.timeindex`): the largest timestamp up to an offset.
 
-The index has entries of 12 bytes, big-endian `i64 timestamp, i32 offset - base`. The offset is that
-of the last record of the batch that contains the timestamp. No record up to this offset has a
-larger timestamp. Timestamps rise strictly from entry to entry.
+Entries of 12 bytes, big-endian: `i64 timestamp, i32 offset - base`. The offset is that of the last
+record of the batch with the timestamp. Timestamps rise strictly.
 """
 
 from __future__ import annotations
@@ -69,9 +68,8 @@ class TimeIndex:
         self._last_timestamp = None
 
     def is_plausible(self) -> bool:
-        """Return whether the file can be the time index of this segment. All entries must be whole,
-        the last entry's offset must be at least the base offset, and the first timestamp must be
-        positive and at most the last one."""
+        """Return whether the file can be this segment's time index: all entries are whole, and the
+        first and last entries are plausible."""
         if not self.table.is_whole():
             return False
         last = self.last()

@@ -1,8 +1,8 @@
-"""The index of the aborted transactions of a segment (`.txnindex`).
+"""The index of the aborted transactions of a segment (`.txnindex`). Without aborted transactions,
+the file is missing.
 
-The index has entries of 34 bytes, big-endian `i16 version 0, i64 producer id, i64 first offset, i64
-last offset, i64 last stable offset`, in the order of the abort markers. The last offset is the
-offset of the abort marker. A segment without aborted transactions has no such file.
+Entries of 34 bytes, in the order of the abort markers, big-endian: `i16 version 0, i64 producer id,
+i64 first offset, i64 last offset (of the abort marker), i64 last stable offset`.
 """
 
 from __future__ import annotations
@@ -130,8 +130,7 @@ class TxnIndex:
         self, from_offset: int, *, cached_only: bool = False
     ) -> Iterator[AbortedTransaction]:
         """Yield the entries whose marker is at `from_offset` or later, in the order of the markers.
-        Raises CorruptionError if an entry is damaged. With `cached_only`, raises NotCached instead
-        of waiting for the disk."""
+        Raises CorruptionError; with `cached_only` NotCached."""
         file = self._opened()
         if file is None:
             return

@@ -1,8 +1,7 @@
 """Restores deleted segments (`*.deleted`) that a log needs after a power loss.
 
-After a power loss, the deletion of one segment may be on disk, while the deletion or the creation
-of another segment is lost. Without this module, the log would then have a gap, or no segment at
-all.
+One deletion may be durable, while the deletion or the creation of another segment is lost. The log
+would then have a gap, or no segment.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ _LOG: Final = SegmentFile.LOG
 
 
 def restore(directory: str, disk: Disk, names: Collection[str], recovery_point: int) -> bool:
-    """Restore each `*.deleted` segment that fills a gap in the log. If all segments of the log are
-    `*.deleted`, restore the newest of those that begin below `recovery_point`. Return whether a
-    segment was restored. `names` are all files in the log's `directory`. Raises StorageError."""
+    """Restore each `*.deleted` segment that fills a gap in the log or continues the log below
+    `recovery_point`. A log without other segments begins with the newest one below
+    `recovery_point`. `names` are all files in `directory`. Return whether a segment was restored.
+    Raises StorageError."""
     if not any(name.endswith(DELETED_SUFFIX) for name in names):
         return False
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}

@@ -1,7 +1,8 @@
 """Helpers for tests: a real cluster (`Cluster`), a simulated cluster (`simulation`), and checks of
 what Kafka clients observed (`history`).
 
-`Cluster` is imported at first use only, because every pytest run imports this package."""
+Every pytest run imports this package, so it must not import `Cluster` before use.
+"""
 
 import importlib
 from typing import TYPE_CHECKING

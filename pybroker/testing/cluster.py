@@ -51,12 +51,13 @@ _NOT_STARTED: Final = "the cluster was not started: call start(), or use a with 
 class Cluster:
     """A cluster of brokers with the ids 1 to `brokers`. Nothing runs before `start` (or `with`).
 
-    `config` holds options of every broker, which override the test defaults. `zookeeper`
-    (HOST:PORT/chroot) replaces the cluster's own ZooKeeper. Files go to the directory `data`, which
-    is never removed. Without `data` they go to a temporary directory, which is removed if no test
-    failed. `proxied` puts a proxy on each connection between brokers, ZooKeeper and clients; `cut`
-    needs these proxies. `places` maps a broker id to the network namespace or user in which the
-    broker runs. `environment` holds environment variables of the brokers.
+    - `config`: options of every broker; they override the test defaults.
+    - `zookeeper`: HOST:PORT/chroot, in place of the cluster's own ZooKeeper.
+    - `data`: the directory for all files, which is never removed. The default is a temporary
+      directory, removed if no test failed.
+    - `proxied`: put a proxy on each connection, as `cut`, `delay`, `reset` and `tap` require.
+    - `places`: broker id -> the network namespace or user of the broker.
+    - `environment`: environment variables of the brokers.
     """
 
     def __init__(
@@ -218,9 +219,9 @@ class Cluster:
         self._broker(broker).is_paused = False
 
     def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
-        """Start a broker again, with `config` added to its options. A running broker gets SIGTERM
-        first. Return when the broker serves and the other brokers have it in their metadata. Raises
-        ClusterError if the new process of the broker ends before that."""
+        """Stop a broker by SIGTERM if it runs, and start it with `config` added to its options.
+        Return when the broker serves and the other brokers have the broker in their metadata.
+        Raises ClusterError."""
         process = self._broker(broker)
         if process.is_running:
             self.terminate(broker)
@@ -268,8 +269,8 @@ class Cluster:
         or broker ids. None means ZooKeeper and all other brokers. Connections stay open, and `heal`
         delivers the data.
 
-        With `direction` "in" only data to the broker is held back, with "out" only data from the
-        broker. Raises ClusterError unless the cluster was made with `proxied=True`.
+        `direction` is "in" (only data to the broker), "out" or "both". Raises ClusterError without
+        `proxied=True`.
         """
         others: list[int | str]
         if from_ is None:
@@ -280,10 +281,9 @@ class Cluster:
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
         """Delay each piece of data (at most 64 KiB) by `seconds` plus a random time of up to
-        `jitter` seconds. The data of a connection stays in order. With `to="zookeeper"` only
-        connections between brokers and ZooKeeper are delayed, with `to="clients"` only those
-        between brokers and clients, with `to="brokers"` only those between two brokers. None delays
-        all connections. Requires `proxied=True`."""
+        `jitter` seconds, in order. `to` names the delayed connections: those of brokers with
+        `"zookeeper"`, with `"clients"`, or among `"brokers"`; None means all. Requires
+        `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
@@ -295,10 +295,9 @@ class Cluster:
         """Let the test inspect the traffic between a broker and `from_` (`"zookeeper"` or
         `"clients"`). Existing connections are reset.
 
-        `make()` is called for each new connection and returns a tap: a function of a `Direction`
-        and the bytes to pass on. A tap that returns False resets the connection. Taps run in a
-        thread of the cluster. The inspection ends with `heal`, or with a call in which `make` is
-        None. Requires `proxied=True`.
+        `make()` returns a tap for each new connection: a function of a `Direction` and the bytes to
+        pass on. A tap that returns False resets the connection. Taps run in a thread of the
+        cluster. `heal`, or a `make` of None, ends the inspection. Requires `proxied=True`.
         """
         self._loop.call(self._proxies().tap, broker, from_, make)
 
@@ -318,9 +317,9 @@ class Cluster:
     def wait_until_in_sync(
         self, topic: str | None = None, *, seconds: float = WAIT_SECONDS_MAX
     ) -> None:
-        """Wait until all partitions of the topic (None: of all topics) have a leader and all
-        replicas in the ISR. This must hold in ZooKeeper, and in the metadata of every reachable
-        broker. Raises ClusterError after `seconds`."""
+        """Wait until ZooKeeper and every reachable broker's metadata show a leader and a full
+        ISR for all partitions of the topic (None: of all topics). Raises ClusterError after
+        `seconds`."""
         self._loop.run(self._waits.in_sync(topic, seconds))
 
     def controller(

@@ -1,8 +1,6 @@
-"""The network links of a test's cluster: a proxy between each broker and ZooKeeper, and proxies in
-front of each broker for clients and other brokers.
-
-A proxy identifies a connected broker by the process that owns the other end of the connection. All
-proxies run in one event loop."""
+"""The proxies of a test's cluster: between each broker and ZooKeeper, and in front of each broker
+for clients and other brokers. A proxy identifies a broker by the process at the other end of the
+connection."""
 
 from __future__ import annotations
 
@@ -28,9 +26,8 @@ class Side(Enum):
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in a proxy in front of ZooKeeper or of another broker. The
-        broker to be cut off connects to this proxy. Data to the broker to be cut off is data from
-        the proxy's target."""
+        """Return the directions to cut in a proxy to which the isolated broker connects. Data to
+        the isolated broker comes from the proxy's target, ZooKeeper or another broker."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 
@@ -102,9 +99,7 @@ class Links:
         self.cut_off = frozenset({*self.cut_off, broker})
 
     def delay(self, seconds: float, jitter: float, to: str | None) -> None:
-        """Delay the data on links by `seconds` plus a random time of up to `jitter` seconds. `to`
-        is the kind of links: `"zookeeper"`, `"clients"`, `"brokers"`, or None for all links. Raises
-        ClusterError for any other value of `to`."""
+        """Delay the data as `Cluster.delay` does. Raises ClusterError for an unknown `to`."""
         kinds = {
             None: self._all(),
             "zookeeper": [relay for each in self._zookeeper.values() for relay in each],
@@ -126,9 +121,8 @@ class Links:
 
     def tap(self, broker: int, other: str, make: Callable[[], Tap] | None) -> None:
         """Reset the connections between a broker and `other` (`"zookeeper"` or `"clients"`), and
-        pass the data of each new connection through a tap that `make` returns. A tap is a function
-        that sees each piece of data and may reset the connection (see `relay.Tap`). If `make` is
-        None, new connections get no tap."""
+        pass new connections' data through taps (`relay.Tap`) that `make` returns. None means no
+        taps."""
         self._known(broker)
         if other == "zookeeper":
             for relay in self._zookeeper[broker]:

@@ -31,8 +31,8 @@ class Waits:
 
     async def ready(self, seconds: float, *, launched: Sequence[BrokerProcess] = ()) -> None:
         """Wait until every reachable broker serves and has all reachable brokers in its metadata.
-        Raises ClusterError after `seconds`. Raises it at once if the process of a reachable broker,
-        or of a broker in `launched`, has ended."""
+        Raises ClusterError after `seconds`, or at once if the process of a reachable or `launched`
+        broker has ended."""
         expected = self._reachable()
         wanted = {process.id for process in expected}
 
@@ -54,9 +54,9 @@ class Waits:
         await self._until(missing, seconds)
 
     async def in_sync(self, topic: str | None, seconds: float) -> None:
-        """Wait until all partitions of the topic (None: of all topics) have a leader and all
-        replicas in the ISR. This must hold in ZooKeeper, and in the metadata of every reachable
-        broker. Raises ClusterError after `seconds`."""
+        """Wait until ZooKeeper and every reachable broker's metadata show a leader and a full
+        ISR for all partitions of the topic (None: of all topics). Raises ClusterError after
+        `seconds`."""
 
         async def missing() -> str:
             stored = await self.view.lagging(topic)

@@ -25,13 +25,9 @@ _LOCAL, _INODE = 1, 9
 
 
 class _Choice:
-    """The ports that this process has chosen.
-
-    A chosen port stays free until the test's server binds the port. Until then, no process may
-    choose the port again. So this process remembers its most recently chosen ports, and locks one
-    byte for each of these ports in a file that all processes of the user share. The operating
-    system removes the locks when the process ends.
-    """
+    """The ports that this process has chosen. A chosen port stays free until the test's server
+    binds the port. So this process reserves its ports: it locks one byte for each port in a file
+    that all processes of the user share."""
 
     def __init__(self, file: str) -> None:
         self._file: Final = file
@@ -79,10 +75,9 @@ _chosen: Final = _Choice(f"/tmp/pybroker-ports-{os.getuid()}")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 on which no process listens. All are below the
-    system's range for outgoing connections. This process reserves each returned port. The
-    reservation ends when this process ends, or after this process has chosen 3,000 more ports. No
-    other call in any process of the same user returns a reserved port."""
+    """Return `count` different free ports of 127.0.0.1, below the system's range for outgoing
+    connections. No other call in a process of the same user returns these ports until this process
+    has ended or has chosen 3,000 more ports."""
     return [free_row(1) for _ in range(count)]
 
 

@@ -1,9 +1,7 @@
-"""All APIs of Kafka's protocol that pybroker supports, with their versions. Most versions are those
-of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a broker from them.
+"""The APIs and versions of Kafka's protocol that pybroker supports. Most versions are those of a
+ZooKeeper-mode Kafka 3.0, because clients infer the features of a broker from them.
 
-Produce starts at version 0, because older librdkafka disables compression if a broker does not list
-version 0 (KAFKA-18659). The broker rejects the records of versions 0 to 2, which have the message
-formats 0 and 1.
+Produce starts at version 0, because older librdkafka otherwise disables compression (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -97,8 +95,8 @@ class ApiKey(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API: the classes of its request and response, and the supported versions. `flexible_since`
-    is the first version with compact types and tagged fields (KIP-482); None if there is none."""
+    """An API and its supported versions. `flexible_since` is the first version with compact types
+    and tagged fields (KIP-482)."""
 
     key: ApiKey
     request: type[Message]

@@ -26,9 +26,9 @@ def decode_message(
     *,
     to_the_end: bool = True,
 ) -> MessageT:
-    """Decode a `message_class` in this version from the start of `body`. With `to_the_end`, bytes
-    after the message are an error. Fields of kind `records` are slices of `body`. All arrays
-    together may have at most `elements_max` elements. Raises MalformedInput."""
+    """Decode a message at the start of `body`. Fields of kind `records` are slices of `body`.
+    `elements_max` limits the elements of all arrays together. Raises MalformedInput, with
+    `to_the_end` also if bytes follow the message."""
     data = body if type(body) is memoryview else memoryview(body)
     try:
         message, end = decoder(message_class, version, flexible)(data, elements_max)
@@ -43,8 +43,8 @@ def decode_message(
 
 
 def encode_message(message: Message, version: int, flexible: bool) -> bytes:
-    """Return the bytes of a message in this version. Raises ValueError if a value does not fit into
-    its field, a field is null but not nullable, or the version lacks a field that is set."""
+    """Return the bytes of a message in this version. Raises ValueError if the version cannot
+    represent the message."""
     return b"".join(encode_parts(message, version, flexible))
 
 
@@ -58,11 +58,12 @@ def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]
 
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:
-    """Decode the request of the API in this version from `body`, the bytes after the header. Bytes
-    after the request are ignored, as in Kafka.
+    """Decode a request from `body`, the bytes after the header. Bytes after the request are
+    ignored, as in Kafka.
 
-    Raises MalformedInput for a request that is damaged or has more than REQUEST_ELEMENTS_MAX array
-    elements. Raises ValueError for an unsupported version."""
+    Raises MalformedInput, also for more than REQUEST_ELEMENTS_MAX array elements. Raises ValueError
+    for an unsupported version.
+    """
     # librdkafka sends additional bytes after a Metadata request for all topics.
     flexible = _is_flexible(api, version)
     return decode_message(
@@ -78,9 +79,8 @@ def encode_request(api: Api, version: int, message: Message) -> bytes:
 
 
 def decode_response(api: Api, version: int, body: Buffer) -> Message:
-    """Decode the response of the API in this version from `body`, the bytes after the header.
-    Raises MalformedInput if the response is damaged or bytes follow it; ValueError if the version
-    is not supported."""
+    """Decode a response from `body`, the bytes after the header. Raises MalformedInput, also if
+    bytes follow the response. Raises ValueError for an unsupported version."""
     return decode_message(api.response, version, _is_flexible(api, version), body)
 
 

@@ -1,10 +1,9 @@
-"""The messages between consumers of a group (Kafka's "consumer" protocol type), versions 0-3. The
-Subscription of a member is in its JoinGroup request, its Assignment in the SyncGroup response.
+"""The messages of Kafka's "consumer" protocol type, versions 0-3: Subscription (in JoinGroup) and
+Assignment (in SyncGroup).
 
-Each message begins with its version as an int16. Version 1 of Subscription adds the owned
-partitions (KIP-429), version 2 their generation (KIP-792), version 3 the rack (KIP-881). Assignment
-is the same in all versions. A version above 3 is decoded as version 3, and additional bytes are
-ignored.
+Each message begins with its version as an int16. Only Subscription changes: version 1 adds the
+owned partitions (KIP-429), 2 their generation (KIP-792), 3 the rack (KIP-881). Later versions are
+decoded as version 3.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ _VERSION = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The subscription of a group member: its topics, the user data of its assignor, and its owned
-    partitions. `generation_id` is the generation in which the member got these partitions; -1 if
-    unknown."""
+    """The subscription of a group member. `generation_id` is the generation in which the member got
+    `owned_partitions`; -1 if unknown."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -99,9 +97,8 @@ class _Assignment(Message):
 
 
 def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) -> bytes:
-    """Return the bytes of a subscription in this version, without the fields that the version
-    lacks. Raises ValueError if a value does not fit into its field, or if the version is
-    unknown."""
+    """Return the bytes of a subscription in this version. Raises ValueError for an unknown version,
+    or if a value does not fit into its field."""
     return _encode(
         _Subscription(
             topics=list(subscription.topics),

@@ -1,9 +1,8 @@
-"""The compiler of decoders: from the declaration of a message it makes a Python function that
-decodes one version of the message.
+"""Compiles the declaration of a message into a Python function that decodes one version of the
+message.
 
-The generated function raises MalformedInput or one of primitives.DECODING_ERRORS. Before it
-allocates an array, it compares the element count with the remaining bytes and with the maximum in
-its second argument.
+The function raises MalformedInput or one of primitives.DECODING_ERRORS. The function checks the
+element count of each array before the allocation.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ DecodedT = TypeVar("DecodedT", bound=Message, covariant=True)
 
 
 class Decoder(Protocol[DecodedT]):
-    """A generated function that returns the message at the start of a buffer, and the position
-    after it. All arrays of the message together may have at most `elements_max` elements, by
-    default `primitives.REQUEST_ELEMENTS_MAX`."""
+    """Returns the message at the start of a buffer, and the position after the message.
+    `elements_max` limits the elements of all arrays together (default:
+    `primitives.REQUEST_ELEMENTS_MAX`)."""
 
     def __call__(self, data: memoryview, elements_max: int = ..., /) -> tuple[DecodedT, int]: ...
 
@@ -59,8 +58,8 @@ def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Deco
 
 class _DecoderCompiler:
     """A writer of the source text of one decoding function. `pending` has the variables and
-    `struct` formats of the fixed-size fields that the next `struct` call decodes. In the generated
-    text, `data` is the buffer, `p` the position, `end` the end, and `n` the last decoded length."""
+    `struct` formats for the next `struct` call. In the generated text, `p` is the position and `n`
+    the last decoded length."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -126,9 +125,8 @@ class _DecoderCompiler:
             self.source.dedent()
 
     def length(self, letter: str) -> None:
-        """Generate the code that decodes a length or an element count into the variable `n`. `n` is
-        -1 for null. The number is a varint in flexible versions. In other versions it has the
-        `struct` format `letter`."""
+        """Generate the code that decodes a length or an element count into `n`; -1 means null.
+        `letter` is the `struct` format in versions that are not flexible."""
         if self.flexible:
             self.flush()
             self.uvarint("n")
@@ -162,10 +160,9 @@ class _DecoderCompiler:
         self.source.line("else: p += 1")
 
     def nullable(self, attribute: str, allowed: bool, name: str) -> None:
-        """Generate the code that handles a negative length `n`, up to the line `else:`. The caller
-        generates the code of the `else` branch. If null is `allowed`, the generated code sets
-        `attribute` to None for the length -1, and raises MalformedInput below -1. If null is not
-        `allowed`, the generated code raises MalformedInput for every negative length."""
+        """Generate the code for a negative length `n`, up to the line `else:`. The caller generates
+        the `else` branch and then calls `dedent`. The length -1 means null if null is `allowed`;
+        any other negative length raises MalformedInput."""
         source = self.source
         source.line("if n < 0:")
         source.indent()

@@ -1,6 +1,6 @@
-"""The compiler of encoders: from the declaration of a message it makes a Python function that
-encodes one version of the message. The generated function raises ValueError for a message that the
-version cannot represent."""
+"""Compiles the declaration of a message into a Python function that encodes one version of the
+message. The function raises ValueError or struct.error for a message that the version cannot
+represent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Encoder = Callable[[Message], list[Buffer]]
 
 @memoized
 def encoder(message_class: type[Message], version: int, flexible: bool) -> Encoder:
-    """Return a function that encodes a `message_class` in this version into a list of buffers, to
-    be sent in their order. `flexible`: the version has compact types and tagged fields."""
+    """Return a function that encodes a message into buffers, to be sent in their order. `flexible`:
+    the version has compact types and tagged fields."""
     compiler = _EncoderCompiler(version, flexible)
     source = compiler.source
     source.line("def encode(m):")
@@ -39,8 +39,8 @@ def encoder(message_class: type[Message], version: int, flexible: bool) -> Encod
 
 class _EncoderCompiler:
     """A writer of the source text of one encoding function. `pending` has the expressions and
-    `struct` formats of the fixed-size values that the next `struct` call encodes. `out` is the name
-    of the variable with the current output, a bytearray."""
+    `struct` formats for the next `struct` call. `out` is the name of the variable with the current
+    output."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -71,9 +71,8 @@ class _EncoderCompiler:
             self.tagged_section(target, message_class, tagged)
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
-        """Generate the code that checks `field`, which this version of the message does not have.
-        The generated code raises ValueError if `attribute`, the field's value, is not the field's
-        default. An ignorable field needs no check. `name` is for the error message."""
+        """Generate the check of a field that this version lacks: ValueError, unless the field is
+        ignorable or `attribute` has the default value."""
         if field.wire.ignorable:
             return
         complaint = f"{name} is set, but version {self.version} has no such field"
@@ -148,9 +147,8 @@ class _EncoderCompiler:
         self.source.line(f"raise ValueError({complaint!r})")
 
     def length(self, variable: str, letter: str) -> None:
-        """Generate the code that encodes a length or count. The generated variable named `variable`
-        has the number, or -1 for null. The number becomes a varint in flexible versions. In other
-        versions it has the `struct` format `letter`."""
+        """Generate the code that encodes the number in `variable`, a length or count; -1 means
+        null. `letter` is the `struct` format in versions that are not flexible."""
         if not self.flexible:
             self.pending.append((variable, letter))
             self.flush()
@@ -196,8 +194,8 @@ class _EncoderCompiler:
         source.dedent()
 
     def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
-        """Append source lines that encode the `tagged` fields, in order of their tags. `target` is
-        the variable that holds the message. The lines omit a field that has its default value."""
+        """Generate the code that encodes the `tagged` fields of the variable `target`, in order of
+        their tags. Fields with their default value are omitted."""
         source = self.source
         if not tagged:
             source.line(f"{self.out}.append(0)")

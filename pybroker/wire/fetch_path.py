@@ -35,9 +35,8 @@ def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
 
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
-    """Return the bytes of a Fetch response in this version, without its header, as a list of
-    buffers. Record batches of at least `encoder.SCATTER_BYTES_MIN` bytes are not copied. Raises the
-    errors of `codec.encode_message`."""
+    """Return the bytes of a Fetch response, without its header, as buffers. Large record batches
+    are not copied. Raises the errors of `codec.encode_message`."""
     try:
         return _ENCODERS[version](response)
     except struct.error as error:

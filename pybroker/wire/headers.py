@@ -1,9 +1,5 @@
-"""The headers of requests and responses.
-
-A request header of version 1 has the API key, the API version, the correlation id and the client id
-(with a 16-bit length); version 2 adds tagged fields. A response header of version 0 has the
-correlation id; version 1 adds tagged fields.
-"""
+"""The headers of requests (versions 1 and 2) and of responses (versions 0 and 1). The higher
+version adds tagged fields. In both request versions, the client id has a 16-bit length."""
 
 from __future__ import annotations
 
@@ -44,9 +40,9 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """Return a request's header, and the position of its body. `frame` is the request without its
-    size prefix. If pybroker does not support the API key or version, the position of the body is
-    unknown: return the position after the client id instead. Raises MalformedInput."""
+    """Return a request's header, and the position of its body. `frame` lacks the size prefix. For
+    an unsupported API key or version, return the position after the client id. Raises
+    MalformedInput."""
     try:
         key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
     except struct.error as error:

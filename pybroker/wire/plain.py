@@ -9,9 +9,8 @@ from pybroker.wire.schema import Message, wire_fields
 
 
 def plain(message: Message, version: int) -> dict[str, Any]:
-    """Return field name -> value, for the message's fields in this version, in the order of the
-    declaration. Names are in camel case, bytes are base64 text, arrays are lists, nested structures
-    are dictionaries."""
+    """Return field name -> value, for the message's fields in this version. Names are in camel
+    case, bytes are base64 text, nested structures are dictionaries."""
     return {
         _camel(field.name): _plain_value(getattr(message, field.name), version)
         for field in wire_fields(type(message))

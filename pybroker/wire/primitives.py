@@ -1,8 +1,5 @@
-"""The primitive types of the protocol: varints, strings and tagged fields.
-
-A decoding function takes a memoryview and a position. It returns the value and the position after
-the value, or raises MalformedInput.
-"""
+"""The primitive types of the protocol: varints, strings and tagged fields. A decoding function
+returns the value and the position after the value, or raises MalformedInput."""
 
 from __future__ import annotations
 
@@ -115,7 +112,7 @@ def skip_tagged_fields(data: memoryview, position: int) -> int:
 
 def read_tag(data: memoryview, position: int) -> tuple[int, int, int]:
     """Return the tag of the tagged field at `position`, the size of its value in bytes, and the
-    position of its value. Raises MalformedInput if the value ends after the end of `data`."""
+    position of its value. Raises MalformedInput."""
     tag, position = read_uvarint(data, position)
     size, position = read_uvarint(data, position)
     if size > len(data) - position:

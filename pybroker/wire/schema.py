@@ -1,23 +1,19 @@
-"""The declaration of messages. One dataclass declares all versions of a message, and each field
-declares its versions.
+"""The declaration of messages. One dataclass declares all versions of a message.
 
     @message
     class HeartbeatResponse(Message):
         throttle_time_ms: int = int32("How long the client should pause.", since=1, ignorable=True)
         error_code: int = int16("The error, or 0.")
 
-The declaration of a field calls a function for its wire type, such as `int32`, with the meaning of
-the field as a sentence and these optional arguments:
+The declaration of a field calls a function for the wire type, such as `int32`, with the meaning of
+the field and these optional arguments:
 
-- `since`, `until`: the first and the last version with the field (default: all versions);
-- `nullable_since`: the first version in which the field may be null (default: never null);
-- `tag`: the tag number, if the field is a tagged field of flexible versions. The encoder omits a
-  tagged field with its default value;
-- `default`: the value that the decoder sets if the version has no such field;
-- `ignorable`: whether the encoder may omit a value if the version has no such field. Otherwise the
-  encoder raises ValueError, because the receiver would not receive the value.
-
-This module declares messages only; `decoder` and `encoder` compile the declarations.
+- `since`, `until`: the first and the last version with the field;
+- `nullable_since`: the first version in which the field may be null;
+- `tag`: the tag number. The encoder omits a tagged field with its default value;
+- `default`: the value that the decoder sets if the version lacks the field;
+- `ignorable`: the encoder omits a set value if the version lacks the field. Otherwise the encoder
+  raises ValueError.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The rules for producers and consumers. Each function yields the violations in a history.
-
-A produce request without an answer may have succeeded: its record may be stored or not."""
+"""The rules for producers and consumers. Each function yields the violations in a history. A
+produce request without an answer may have succeeded."""
 
 from __future__ import annotations
 
@@ -129,11 +128,8 @@ def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[i
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """Check that each record of an idempotent producer is stored once. A producer that starts a new
-    producer epoch after an error may store a record once in each epoch.
-
-    A record sent while its topic was recreated is exempt: a recreated topic has no producer
-    state."""
+    """Check that each record of an idempotent producer is stored once; with `starts_anew`, once in
+    each producer epoch. A record sent while its topic was recreated is exempt."""
     for partition, places in offsets_of_values(history).items():
         for value, offsets in places.items():
             send = history.sends.get(value)
@@ -161,12 +157,9 @@ def _in_different_epochs(history: History, partition: TopicPartition, offsets: l
 
 
 def producer_order(history: History) -> Iterator[Violation]:
-    """Check that the records of a producer are stored in the order in which the producer sent them.
-
-    For an idempotent producer all stored records are checked. For a producer without idempotence,
-    but with one request in flight, only acknowledged records are checked: a record reported as
-    failed may still be stored later.
-    """
+    """Check that the records of a producer with `keeps_order` are stored in the order of sending.
+    Without idempotence only acknowledged records are checked: a record reported as failed may still
+    be stored later."""
     for partition, places in offsets_of_values(history).items():
         by_producer: dict[tuple[str, int], list[tuple[int, int, Send]]] = defaultdict(list)
         for value, offsets in places.items():

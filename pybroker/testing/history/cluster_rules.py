@@ -24,24 +24,16 @@ WATERMARKS: Final = "monotone-watermarks"
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """Check the latest offsets (timestamp -1, the high watermark) that ListOffsets returned for a
-    partition:
-
-    - the offsets that one client gets never decrease;
-    - each offset is above the offsets of all records that were read or acknowledged before the
-      request.
-
-    Answers of stale leaders are exempt (`stale_leaders.py`).
-    """
+    """Check the latest offsets (timestamp -1) from ListOffsets, by `decreased_offsets` and
+    `below_known_offsets`."""
     stale_leaders = StaleLeaders(history)
     yield from decreased_offsets(history, stale_leaders)
     yield from below_known_offsets(history, stale_leaders)
 
 
 def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that the latest offsets that one client gets from ListOffsets never decrease. A lower
-    offset is allowed if a stale leader may have sent it. A stale leader does not know yet that
-    another broker has replaced it."""
+    """Check that the latest offsets that one client gets from ListOffsets never decrease. Answers
+    of stale leaders (`stale_leaders.py`) are exempt."""
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
@@ -59,9 +51,8 @@ def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator
 
 
 def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that each latest offset from ListOffsets is above the offsets of all records that
-    clients knew before the request: records that were read, and records that were acknowledged with
-    acks=all."""
+    """Check that each latest offset from ListOffsets is above the offsets of all records read, or
+    acknowledged with acks=all, before the request. Answers of stale leaders are exempt."""
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, at, offset, op in history.committed():
         known[partition].append((at, offset, op))
@@ -87,8 +78,8 @@ def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterat
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
-    """Check that at the end of the run all replicas are identical: batches below the high
-    watermark, leader epochs and producer states. All reads at the end must be equal, too."""
+    """Check that all replicas end with the same leader epochs, producer states, and batches below
+    the high watermark. All final reads must be equal, too."""
     by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
     for files in history.files:
         by_partition[files.partition].append(files)
@@ -145,10 +136,12 @@ def _epochs_within(files: ReplicaFiles, start: int, end: int) -> list[tuple[int,
 
 
 def epochs(history: History) -> Iterator[Violation]:
-    """Check that each leader epoch has one leader, that each controller epoch has one controller,
-    and that only the current controller elects leaders. Check also that epochs never decrease from
-    one record of a log to the next, or from one version of a partition's state in ZooKeeper to the
-    next."""
+    """Check three rules:
+
+    - A leader epoch has one leader, and a controller epoch one controller.
+    - Only the current controller elects leaders.
+    - Epochs never decrease along a log, or along the versions of a partition's state in ZooKeeper.
+    """
     yield from _along_logs(history)
     holders: dict[int, int] = {}
     for term in history.controller_terms:
@@ -222,9 +215,9 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """Check that each leader is in the ISR. Check also that each new leader was in the ISR, or was
-    an eligible leader replica (KIP-966), in the state before its election. An election at which the
-    controller recorded a possible loss of committed records is exempt from the second check."""
+    """Check that each leader is in the ISR, and was in the ISR or an eligible leader replica
+    (KIP-966) before its election. An election with a loss receipt is exempt from the second
+    check."""
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:

@@ -1,10 +1,9 @@
-"""Splits the history of a partition into eras. A recreation of the topic ends one era and begins
-the next. So does a recorded data loss. The rules check each era on its own.
+"""Splits the history of a partition into eras, which the rules check separately. A recreation of
+the topic, or a recorded data loss, ends one era and begins the next.
 
-`split` gives each era its own partition name. The last era keeps the plain name. The names of
-earlier eras end with PAST and a number. For some time after the end of an era, a broker may still
-give answers that belong to the old era. So operations in that time are assigned to no era. A read
-in that time proves only that the values it found were sent.
+The last era keeps the plain partition name. The names of earlier eras end with PAST and a number.
+For some time after the end of an era, a broker may still answer for that era, so operations in that
+time belong to no era. A read in that time proves only that the values it found were sent.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """An era of a partition. When the topic is recreated or the partition loses data, one era ends
-    and the next era begins. `begin` and `end` are in ns. `name` is the suffix that this era appends
-    to the topic name."""
+    """An era (see the module). `begin` and `end` are in ns. `name` is a suffix for the topic
+    name."""
 
     begin: float
     end: float
@@ -30,9 +28,8 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history in which each era has its own partition name. An era is the time between
-    two recreations or data losses of a partition. With `at_losses` False, only a recreation ends an
-    era."""
+    """Return the history in which each era has its own partition name. With `at_losses` False, only
+    a recreation of the topic ends an era."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -79,10 +76,8 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition with the name that `split` gives it: the topic name plus the suffix
-        of the era that contains the whole time from `begin` to `end`, in ns. An era is the time
-        between two recreations or recorded data losses. Return None if no era contains the whole
-        time."""
+        """Return the partition, renamed for the era that contains the whole time from `begin` to
+        `end` (ns); None if no era does."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -92,9 +87,7 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """An era of a partition ends when the partition's topic is recreated, or at a data loss
-        (see `split`). Return the partition with the suffix of the partition's first era appended to
-        the topic name. Return None if `partition` is None."""
+        """Return the partition, renamed for its first era."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -110,19 +103,16 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll with the suffix of its era appended to the topic name. One era of a
-        partition ends and the next begins when the topic is recreated. With `at_losses`, the same
-        happens when a data loss is recorded. A poll that belongs to no era gets a unique suffix,
-        made from `number`. No rule then compares the offsets of this poll with those of another
+        """Return the poll, with its partition renamed for the era. A poll in no era gets a unique
+        name made from `number`, so that no rule compares the poll's offsets with those of another
         poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """A topic may be deleted and created again. Return the partition with a name that is unique
-        to the topic that existed at the time `at`. The latest topic keeps its name. The name of an
-        earlier topic gets a suffix."""
+        """Return the partition, renamed for the topic that existed at the time `at`. The latest
+        topic keeps the plain name."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

@@ -1,7 +1,8 @@
 """The rules for consumer groups. Each function yields the violations in a history.
 
 Offsets are checked only for topics that were never recreated and lost no records. A commit without
-an answer may have succeeded, or may succeed later."""
+an answer may have succeeded, or may succeed later.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ Place = tuple[str, TopicPartition]
 
 
 class _KnownCommit(NamedTuple):
-    """A committed offset that a client learned of. The client sent the request `op` (OffsetFetch,
-    or a successful OffsetCommit) at the time `begun`, and got the answer at the time `since`."""
+    """A committed offset that a client learned from `op` (OffsetFetch, or a successful
+    OffsetCommit), sent at the time `begun` and answered at the time `since`."""
 
     since: int
     begun: int
@@ -91,11 +92,11 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
 
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
-    """Check OffsetFetch: once a client knows that an offset is committed, no later request may
-    return a lower offset. There are two exceptions:
+    """Check that once a client knows that an offset is committed, no later OffsetFetch returns a
+    lower offset. Exceptions:
 
-    - a commit of the lower offset arrived late;
-    - a replaced coordinator answered, because it had not noticed the end of its ZooKeeper session.
+    - A commit of the lower offset arrived late.
+    - A replaced coordinator answered, unaware of the end of its ZooKeeper session.
     """
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
@@ -137,15 +138,12 @@ def _may_be_applied_after(history: History, commit: Commit, known_commit: _Known
 def _may_come_from_replaced(
     history: History, answer: Committed, known_commit: _KnownCommit
 ) -> bool:
-    """Return whether a replaced coordinator may have given `answer`, which lacks the acknowledged
-    commit `known_commit`. All must hold:
+    """Return whether a replaced coordinator may have given `answer`, which lacks `known_commit`.
+    All must hold:
 
-    - a fault made ZooKeeper expire the session of the replaced coordinator, although the session
-      timeout had not passed;
-    - the new coordinator began after this fault, and before any client learned that `known_commit`
-      is acknowledged;
-    - the client sent the request before the replaced coordinator was notified of the end of its
-      session.
+    - A fault ended the replaced coordinator's ZooKeeper session early (`EarlyEnd`).
+    - The new coordinator began after this fault, and before a client learned of `known_commit`.
+    - The client sent the request before the replaced coordinator was notified of the expiry.
     """
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]

@@ -14,9 +14,8 @@ _UNKNOWN = -1
 @dataclass(slots=True)
 class KeyedSend:
     """The send of a record with a key. `value` is unique, or None for a tombstone. `outcome` is
-    "ok" if the record is certainly committed, "fail" if it is certainly not committed, else "info".
-    `may_repeat` is true for a producer without idempotence, which may store the record twice. Times
-    are in ns."""
+    "ok" if the record is certainly committed, "fail" if it is certainly not, else "info".
+    `may_repeat`: the record may be stored twice. Times are in ns."""
 
     partition: TopicPartition
     key: str
@@ -41,10 +40,9 @@ class KeyedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRead:
-    """The committed records that one reader found from the offset `start` up to, not including,
-    `end`, between the times `begun` and `ended` (ns). `source` names the reader. `is_final` is true
-    if all producers had stopped before the read. `broker` is the broker whose files were read, or
-    UNKNOWN if the reader is a client."""
+    """The committed records that the reader `source` found from the offset `start` to below `end`.
+    Times are in ns. `is_final`: all producers had stopped before. `broker`: the broker whose files
+    were read; UNKNOWN for a client."""
 
     partition: TopicPartition
     source: str

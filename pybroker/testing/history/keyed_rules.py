@@ -1,8 +1,5 @@
-"""The rules for compacted topics. They hold for every replica's files and for every reader.
-
-A record whose send got no answer may be stored or not. If it is stored, it may replace an
-acknowledged record of its key.
-"""
+"""The rules for compacted topics, for every replica's files and every reader. A record whose send
+got no answer may be stored, and may replace an acknowledged record of its key."""
 
 from __future__ import annotations
 
@@ -29,9 +26,8 @@ _ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
 
 def latest_kept(history: History) -> Iterator[Violation]:
     """Check that every read finds the last acknowledged record of each key, or a later record of
-    the key. If the last acknowledged record is a tombstone, the read may instead find no record
-    of the key. A read of a replica that may have missed the tombstone may also find an earlier
-    value."""
+    the key. If the last one is a tombstone, the read may find nothing, or an earlier value if the
+    replica may have missed the tombstone."""
     sends = _by_key(history)
     for read in _reads_without_loss(history):
         found = _last(read.records)
@@ -53,8 +49,8 @@ def latest_kept(history: History) -> Iterator[Violation]:
 
 
 def survivors_unchanged(history: History) -> Iterator[Violation]:
-    """Check that the offsets in each read ascend. Check also that each record in a read was sent
-    with its key, was not aborted, and has the offset that the broker acknowledged."""
+    """Check that the offsets in each read ascend, and that each record was sent with its key, was
+    not aborted, and has its acknowledged offset."""
     values = {each.value: each for each in history.keyed.sends if each.value is not None}
     sends = _by_key(history)
     for read in _reads_without_loss(history):
@@ -133,9 +129,8 @@ def _last(records: Sequence[KeyedRecord]) -> dict[str, KeyedRecord]:
 
 
 def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend | None:
-    """Return, of the sends that were acknowledged before the read, the one with the highest
-    offset. Return None if no send was acknowledged, or if the highest offset is outside the
-    read's range."""
+    """Return the send with the highest offset among those acknowledged before the read; None if
+    there is none, or if that offset is outside the read's range."""
     known = [
         each
         for each in sends
@@ -146,9 +141,9 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
-    """Return whether the record of `candidate` may have replaced `last`, the last acknowledged
-    record of the key, although `read` does not find the record of `candidate`. A read does not find
-    a record whose offset is `read.end` or higher, or a tombstone that compaction has removed."""
+    """Return whether `candidate` may have replaced `last`, the last acknowledged record of the key,
+    although `read` does not find `candidate`: its offset is not below `read.end`, or it is a
+    tombstone removed by compaction."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:
@@ -161,9 +156,8 @@ def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool
 
 
 def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the abort marker of the transaction
-    that sent `aborted`. A follower may never get the marker, because compaction removes old
-    markers."""
+    """Return whether the replica that was read certainly had the abort marker for `aborted`.
+    Compaction may remove an old marker before a follower copies it."""
     ended = aborted.begun + _TRANSACTION_MAX
     if read.ended < history.keyed.delete_retention:
         return True
@@ -171,18 +165,13 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
-    """Return whether every replica that may have been read certainly had the tombstone. A read of a
-    broker's files used the replica of that broker. A read by a client may have used any replica.
+    """Return whether every replica that may have been read certainly had the tombstone. A read by a
+    client may have used any replica. All must hold:
 
-    A replica certainly had the tombstone if both hold:
-
-    - the disk of its broker lost no data;
-    - the replica was in the ISR when the tombstone was committed.
-
-    If producers were still running at the time of the read, two further conditions must hold:
-
-    - the partition had only one leader during the read and shortly before it;
-    - the read took less than delete.retention.ms.
+    - The disk of the replica's broker lost no data.
+    - The replica was in the ISR when the tombstone was committed.
+    - Unless all producers had stopped: the partition had only one leader during the read and
+      shortly before it, and the read took less than delete.retention.ms.
     """
     begun, ended = tombstone.begun, tombstone.ended + history.stale
     replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)

@@ -11,8 +11,8 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """Return the begin and the end (ns) of the fault named `what`. `number` is the index of the
-    fault among all faults with this name, from 0. Raises IndexError if there is no such fault."""
+    """Return the begin and the end (ns) of the fault named `what`; of several, the one at index
+    `number`. Raises IndexError."""
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]
     return begun[number].at, ended[number].at
@@ -24,9 +24,8 @@ def faults(history: History, what: str) -> list[Fault]:
 
 
 def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartition, float]:
-    """Return the longest pause of each partition in seconds. A pause is the time between two
-    successive acknowledgements of records sent with acks=all. Acknowledgements before `begin` or
-    after `end` (ns) are ignored. `begin` and `end` themselves count as acknowledgements."""
+    """Return each partition's longest pause, in seconds, between successive acknowledgements with
+    acks=all from `begin` to `end` (ns). `begin` and `end` count as acknowledgements."""
     moments: dict[TopicPartition, list[int]] = defaultdict(lambda: [begin, end])
     for partition in {send.partition for send in history.sends.values()}:
         moments[partition].sort()

@@ -18,10 +18,9 @@ NANOSECONDS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerFacts:
-    """The guarantees of a producer. `keeps_order`: its records are stored in the order of sending,
-    because it is idempotent or has one request in flight. `starts_anew`: after an error the
-    producer takes the next producer epoch and resends records that may be stored already
-    (librdkafka #4953); no broker can detect these duplicates."""
+    """The guarantees of a producer. `keeps_order`: records are stored in the order of sending.
+    `starts_anew`: after an error the producer takes the next producer epoch and resends records
+    that may be stored already (librdkafka #4953)."""
 
     acks: int
     idempotent: bool
@@ -203,8 +202,7 @@ class TopicLife:
 @dataclass(slots=True)
 class Loss:
     """A loss receipt: the note in ZooKeeper that the partition may have lost committed records.
-    `given_up` has the offset ranges that replicas truncated, as (first offset, offset after the
-    last)."""
+    `given_up` has the truncated ranges, as (first offset, offset after the last)."""
 
     partition: TopicPartition
     at: int
@@ -234,9 +232,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """A fault made ZooKeeper expire a broker's session at `begin`, although the session timeout had
-    not passed. The broker was notified of the expiry at `end`. Without this fault, ZooKeeper never
-    expires a session early."""
+    """A fault made ZooKeeper expire a broker's session at `begin`, before the session timeout. The
+    broker was notified at `end`."""
 
     broker: int
     begin: int
@@ -245,9 +242,8 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The partitions of a group member from the time `at` on. `member` is the member id, or the
-    instance id of a static member. `generation` is the generation in which the member got these
-    partitions."""
+    """The partitions of a group member from the time `at` on, assigned in `generation`. `member` is
+    the member id, or a static member's instance id."""
 
     group: str
     client: str
@@ -278,10 +274,9 @@ class Processed:
 
 @dataclass(slots=True)
 class Commit:
-    """An offset commit by a group member. `offset` is the offset of the next record to read. The
-    outcome "info" means that the commit may or may not have been applied. `ended` is the time when
-    the answer or the error arrived, or when the member was killed. `ended` is 0 if none of these
-    happened."""
+    """An offset commit by a group member. `offset` is that of the next record to read. The outcome
+    "info" means unknown. `ended` is the time of the answer, the error or the kill of the member; 0
+    if none."""
 
     group: str
     client: str
@@ -359,13 +354,11 @@ class ProducerStart:
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction. `values` are the values sent. `commit_asked` is the time of the first commit
-    request, 0 if there was none. `outcome` is "ok" for a confirmed commit, "fail" for a certain
-    abort, else "info".
+    """A transaction. `commit_asked` is the time of the first commit request; 0 if there was none.
+    `outcome` is "ok" for a confirmed commit, "fail" for a certain abort, else "info".
 
     In a loop that consumes, transforms and produces, `inputs` maps each value to the (partition,
-    offset) of the record that it was made from. `offsets` has the offsets that the transaction
-    commits for `group`.
+    offset) of its source record, and `offsets` are committed for `group`.
     """
 
     transactional_id: str

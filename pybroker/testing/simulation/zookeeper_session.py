@@ -1,9 +1,6 @@
-"""A ZooKeeper client (`Coord`) for one simulated process. This client behaves like the real
-`Coord`, which uses kazoo.
-
-Requests fail at once while the connection is lost. After a reconnection, the client learns whether
-its session survived, and sets its watches again. The client sends heartbeats even while the event
-loop is blocked, because kazoo uses a thread. A stopped process sends none."""
+"""A ZooKeeper client (`Coord`) for one simulated process. Like the real `Coord` over kazoo, the
+client fails requests at once while the connection is lost, and sends heartbeats even while the
+event loop is blocked."""
 
 from __future__ import annotations
 
@@ -172,9 +169,8 @@ class ZooKeeperSession:
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """Break the connection at the next write. With `applied`, break it right after the write is
-        sent: ZooKeeper applies the write, but the client gets no answer. Without `applied`, break
-        it right before: the write is lost. With `expires` the session expires, too."""
+        """Break the connection at the next write. `applied`: ZooKeeper applies the write, but the
+        client gets no answer; otherwise the write is lost. `expires`: the session expires, too."""
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
@@ -208,9 +204,8 @@ class ZooKeeperSession:
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Take the latest write or sync that ZooKeeper has answered without an error, and return
-        how many seconds ago the client sent it. If the session has no such answer yet, return the
-        seconds since the session began."""
+        """Return the seconds since the client sent the latest write or sync that ZooKeeper has
+        answered without an error. Without such an answer, count from the start of the session."""
         return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -465,9 +460,8 @@ class ZooKeeperSession:
         self._timers.clear()
 
     def _beat(self, wire: Wire) -> None:
-        """Send a ping if the client has sent nothing for a third of the session timeout. If the
-        previous ping still has no answer, break the connection instead. This method runs outside of
-        the event loop, like the code of kazoo's thread."""
+        """Ping ZooKeeper if the client has been idle. Break the connection if the previous ping has
+        no answer. This method runs outside of the event loop, like kazoo's thread."""
         if wire is not self._wire or self.loop.is_dead:
             return
         now = self._environment.now
@@ -485,9 +479,8 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Send a sync, and call this method again after a sixth of the session timeout. Instead of
-        the sync, break the connection if requests wait and ZooKeeper has been silent for two thirds
-        of the timeout. Never break a new connection (`is_fresh`)."""
+        """Send a sync now, and again at fixed intervals. Break the connection instead if requests
+        wait and ZooKeeper has been silent for too long. `is_fresh`: never break the connection."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

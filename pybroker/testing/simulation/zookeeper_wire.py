@@ -52,9 +52,8 @@ class Read:
 
 @dataclass(slots=True, eq=False)
 class SetWatches:
-    """A request that a client sends on a new connection, to register the watches of its previous
-    connection. If a watched node has changed since `zxid`, ZooKeeper sends the watch event at
-    once."""
+    """A request to register the watches of the client's previous connection. For changes after
+    transaction `zxid`, ZooKeeper sends the watch events at once."""
 
     zxid: int
     data: Sequence[str]
@@ -84,9 +83,8 @@ class CloseSession:
 
 @dataclass(slots=True, eq=False)
 class Connect:
-    """The first message of a ZooKeeper connection. `session_id` 0 requests a new session. `zxid` is
-    the last transaction that the client has seen. A member that has not yet applied this
-    transaction refuses the connection."""
+    """The first message of a connection. `session_id` 0 requests a new session. A member that has
+    not yet applied transaction `zxid` refuses the connection."""
 
     session_id: int
     zxid: int
@@ -184,10 +182,8 @@ class Wire:
             self.up.send(Signal.END)
 
     def close_by_server(self, *, silently: bool) -> None:
-        """Close the connection from the side of the ZooKeeper member. Data in transit to the member
-        is lost. If `silently` is True, data in transit to the client is lost too, and the client is
-        not notified. Otherwise the client is notified after the member's earlier messages have
-        arrived."""
+        """Close the connection from the member's side. Data in transit to the member is lost.
+        `silently`: data in transit to the client is lost too, and the client is not notified."""
         self.up.close()
         if silently:
             self.down.close()

@@ -1,11 +1,7 @@
-"""ApiVersions (18), versions 0-4, and DescribeCluster (60), versions 0-1.
+"""ApiVersions (18), versions 0-4, and DescribeCluster (60), versions 0-1 (KIP-919).
 
-ApiVersions, changes in version 1: throttle time. 2: throttling by the client (KIP-219). 3:
-flexible, client library name (KIP-511), features. 4: features whose lowest level is 0. All versions
-have response header version 0.
-
-DescribeCluster is flexible in all versions (KIP-700). Change in version 1: endpoint type
-(KIP-919).
+Changes of ApiVersions without a new field, in version 2: throttling by the client (KIP-219). 4:
+features whose lowest level is 0.
 """
 
 from __future__ import annotations

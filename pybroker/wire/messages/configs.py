@@ -3,10 +3,7 @@ IncrementalAlterConfigs (44), versions 0-1.
 
 Resource types are 2 for a topic, 4 for a broker, 8 for the loggers of a broker.
 
-DescribeConfigs, changes in version 1: synonyms and sources. 2: throttling by the client (KIP-219).
-3: types and documentation. 4: flexible.
-AlterConfigs, changes in version 1: throttling by the client (KIP-219). 2: flexible.
-IncrementalAlterConfigs, change in version 1: flexible.
+Throttling by the client (KIP-219) begins with DescribeConfigs 2 and AlterConfigs 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Requests between brokers: LeaderAndIsr (API key 4, version 5), StopReplica (API key 5, version
-3), UpdateMetadata (API key 6, version 7), ControlledShutdown (API key 7, version 3).
+"""Requests between brokers: LeaderAndIsr (4), version 5, StopReplica (5), version 3, UpdateMetadata
+(6), version 7, ControlledShutdown (7), version 3.
 
-These are the versions of Kafka 2.8 to 3.3. All are flexible: receivers other than pybroker skip the
-tagged fields that pybroker adds.
+Kafka 2.8 to 3.1 uses these versions. All are flexible, so Kafka skips pybroker's own tagged fields.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Fetch (1), versions 4-12. Older versions would need the message formats 0 and 1.
 
-Changes in version 4: isolation level, last stable offset, aborted transactions. 5: log start
-offsets. 6: error 56 (KAFKA_STORAGE_ERROR). 7: fetch sessions (KIP-227). 8: throttling by the client
-(KIP-219). 9: leader epochs (KIP-320). 10: zstd. 11: racks and preferred read replicas (KIP-392).
-12: flexible, last fetched epoch (KIP-595).
+Changes without a new field, in version 6: error 56 (KAFKA_STORAGE_ERROR). 8: throttling by the
+client (KIP-219). 10: zstd.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """Administration of groups: DescribeGroups (15), versions 0-5, ListGroups (16), versions 0-4, and
 DeleteGroups (42), versions 0-2.
 
-DescribeGroups, changes in version 1: throttle time. 2: throttling by the client (KIP-219).
-3: authorized operations. 4: static members. 5: flexible.
-ListGroups, changes in version 1: throttle time. 2: throttling by the client. 3: flexible. 4: states
-(KIP-518).
-DeleteGroups, changes in version 1: throttling by the client. 2: flexible.
+Throttling by the client (KIP-219) begins with DescribeGroups 2, ListGroups 2 and DeleteGroups 1.
 """
 
 from __future__ import annotations

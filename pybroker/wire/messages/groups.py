@@ -1,15 +1,10 @@
 """Requests of group members: FindCoordinator (10), versions 0-4, JoinGroup (11), versions 0-9,
 Heartbeat (12), versions 0-4, LeaveGroup (13), versions 0-4, SyncGroup (14), versions 0-5.
 
-Changes of each API, by version:
-- FindCoordinator 1: transactions, error messages. 2: throttling by the client (KIP-219).
-  3: flexible. 4: several keys (KIP-699).
-- JoinGroup 1: rebalance timeout. 2: throttle time. 3: throttling by the client. 4: error 79
-  (MEMBER_ID_REQUIRED, KIP-394). 5: static members. 6: flexible. 7: protocol type in the response.
-  8: reason (KIP-800). 9: a flag that the group's leader computes no assignment (KIP-814).
-- Heartbeat and SyncGroup 1: throttle time. 2: throttling by the client. 3: static members.
-  4: flexible. 5 (only SyncGroup): protocol type and name.
-- LeaveGroup 1: throttle time. 2: throttling by the client. 3: several members. 4: flexible.
+- Throttling by the client (KIP-219) begins with JoinGroup 3, and with version 2 of the other APIs.
+- JoinGroup 4 adds error 79 (MEMBER_ID_REQUIRED, KIP-394).
+- JoinGroup 8 adds the reason of the request (KIP-800).
+- JoinGroup 9 adds a flag that the group's leader computes no assignment (KIP-814).
 """
 
 from __future__ import annotations

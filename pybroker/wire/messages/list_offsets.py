@@ -1,10 +1,7 @@
 """ListOffsets (2), versions 0-7, and OffsetForLeaderEpoch (23), versions 0-4.
 
-ListOffsets, changes in version 1: one offset instead of a list. 2: isolation level, throttle time.
-3: throttling by the client (KIP-219). 4: leader epochs. 5: error 78 (OFFSET_NOT_AVAILABLE).
-6: flexible. 7: lookup of the maximum timestamp (KIP-734).
-OffsetForLeaderEpoch, changes in version 1: leader epoch in the response. 2: current leader epoch,
-throttle time. 3: replica id. 4: flexible.
+Changes of ListOffsets without a new field, in version 3: throttling by the client (KIP-219). 5:
+error 78 (OFFSET_NOT_AVAILABLE). 7: lookup of the maximum timestamp (KIP-734).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Metadata (3), versions 0-12.
 
-Version 1: a null list requests all topics; the response has the controller id, the racks, and
-whether a topic is internal. 2: cluster id. 3: throttle time. 4: automatic topic creation can be
-disabled. 5: offline replicas. 6: throttling by the client (KIP-219). 7: leader epochs. 8:
-authorized operations. 9: flexible. 10: topic ids. 11: without the authorized operations of the
-cluster (DescribeCluster returns them). 12: lookup by topic id.
+Changes without a new field, in version 6: throttling by the client (KIP-219). 12: lookup by topic
+id. From version 11 on, DescribeCluster returns the authorized operations of the cluster.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
 """OffsetCommit (8), versions 0-8, OffsetFetch (9), versions 0-8, OffsetDelete (47), version 0.
 
-OffsetCommit, changes in version 1: group membership, commit timestamp. 2: retention time instead of
-the commit timestamp. 3: throttle time. 4: throttling by the client (KIP-219). 5: no retention time.
-6: leader epochs. 7: static members. 8: flexible.
-
-OffsetFetch, changes in version 1: reads the offsets that Kafka stores (version 0 reads the offsets
-that consumers of Kafka 0.8 have stored in ZooKeeper). 2: null requests all partitions; the response
-has an error code for the whole request. 3: throttle time. 4: throttling by the client. 5: leader
-epochs. 6: flexible. 7: stable offsets (KIP-447). 8: several groups (KIP-709).
-
-OffsetDelete is not flexible. The first field of its response is the error, the second the throttle
-time.
+- Version 0 of OffsetCommit and OffsetFetch is for consumers of Kafka 0.8, whose offsets are in
+  ZooKeeper.
+- Throttling by the client (KIP-219) begins with version 4 of OffsetCommit and OffsetFetch.
+- OffsetFetch 8 adds requests for several groups (KIP-709).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Produce (0), versions 0-9. Versions 0-2 carry the message formats 0 and 1, which the broker
 rejects.
 
-Changes in version 1: throttle time. 2: log append time. 3: transactional id, one record batch for
-each partition. 4: error 56 (KAFKA_STORAGE_ERROR). 5: log start offset. 6: the client itself pauses
-for the throttle time (KIP-219). 7: zstd. 8: errors of single records (KIP-467). 9: flexible. Unlike
-in other responses, the throttle time is the last field.
+Changes without a new field, in version 3: one record batch for each partition. 4: error 56
+(KAFKA_STORAGE_ERROR). 6: throttling by the client (KIP-219). 7: zstd.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Leaders and replicas: ElectLeaders (43), versions 0-2, AlterPartitionReassignments (45), version
-0, and ListPartitionReassignments (46), version 0.
-
-ElectLeaders, changes in version 1 (KIP-460): unclean elections; the response has an error code for
-the whole request. 2: flexible. The other two APIs are flexible in version 0 (KIP-455).
-"""
+"""Leaders and replicas: ElectLeaders (43), versions 0-2 (KIP-460), AlterPartitionReassignments
+(45), version 0, and ListPartitionReassignments (46), version 0."""
 
 from __future__ import annotations
 

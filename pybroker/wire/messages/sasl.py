@@ -1,8 +1,7 @@
 """Authentication: SaslHandshake (17), versions 0-1, and SaslAuthenticate (36), versions 0-2.
 
 After SaslHandshake version 1, the client sends the messages of the mechanism in SaslAuthenticate
-requests. SaslHandshake is not flexible. SaslAuthenticate, changes in version 1: session lifetime
-(KIP-368). 2: flexible.
+requests.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """CreateTopics (19), versions 0-7, DeleteTopics (20), versions 0-6, DeleteRecords (21), versions
 0-2, CreatePartitions (37), versions 0-3.
 
-- CreateTopics, changes in version 1: validation without creation, error messages. 2: throttle time.
-  3: the client itself pauses for the throttle time (KIP-219). 4: the broker's defaults for
-  partitions and replicas (-1). 5: flexible, configuration of the created topic (KIP-525). 6: error
-  89 (THROTTLING_QUOTA_EXCEEDED). 7: topic ids.
-- DeleteTopics, changes in version 1: throttle time. 2: KIP-219. 3: error 73
-  (TOPIC_DELETION_DISABLED). 4: flexible. 5: error messages, error 89. 6: deletion by topic id.
-- DeleteRecords, changes in version 1: KIP-219. 2: flexible.
-- CreatePartitions, changes in version 1: KIP-219. 2: flexible. 3: error 89.
+- The client itself pauses for the throttle time (KIP-219) from CreateTopics 3, DeleteTopics 2,
+  DeleteRecords 1 and CreatePartitions 1 on.
+- CreateTopics 4 adds the broker's defaults for partitions and replicas (-1).
+- DeleteTopics 3 adds error 73 (TOPIC_DELETION_DISABLED).
+- CreateTopics 6, DeleteTopics 5 and CreatePartitions 3 add error 89 (THROTTLING_QUOTA_EXCEEDED).
 """
 
 from __future__ import annotations

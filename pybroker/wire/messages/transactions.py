@@ -2,15 +2,11 @@
 (24), versions 0-4; AddOffsetsToTxn (25) and EndTxn (26), versions 0-3; WriteTxnMarkers (27),
 versions 0-1; TxnOffsetCommit (28), versions 0-3.
 
-- Change in version 1 of all APIs but WriteTxnMarkers: the client itself pauses for the throttle
-  time (KIP-219).
-- InitProducerId, changes in version 2: flexible. 3: a client can keep its producer id and get a
-  larger epoch (KIP-360). 4: error 90 (PRODUCER_FENCED).
-- AddPartitionsToTxn, AddOffsetsToTxn and EndTxn, changes in version 2: error 90. 3: flexible.
-- AddPartitionsToTxn, changes in version 4 (KIP-890): a request can name many transactions, and can
-  verify partitions instead of adding them. Only brokers send version 4.
-- WriteTxnMarkers, change in version 1: flexible.
-- TxnOffsetCommit, changes in version 2: leader epochs. 3: group membership (KIP-447), flexible.
+- The client itself pauses for the throttle time (KIP-219) from version 1 on.
+- Error 90 (PRODUCER_FENCED) begins with InitProducerId 4, and with version 2 of AddPartitionsToTxn,
+  AddOffsetsToTxn and EndTxn.
+- Only brokers send AddPartitionsToTxn 4 (KIP-890), which can verify partitions instead of adding
+  them.
 """
 
 from __future__ import annotations
