@@ -419,10 +419,9 @@ class PartitionLog(Protocol):
 
     @property
     def has_zookeeper_lease(self) -> bool:
-        """Whether this broker leads the partition as far as it knows, and ZooKeeper has confirmed
-        the broker's session recently. If no other broker has a replica, no recent confirmation is
-        needed. True is no proof of the leadership: the controller may have elected another leader
-        without reaching this broker. Never raises."""
+        """Whether this broker leads the partition as far as it knows, and has a recently confirmed
+        ZooKeeper session (not needed if no other broker has a replica). Another leader may be
+        elected already. Never raises."""
 
     async def is_led_now(self) -> bool:
         """Return whether it is certain that this broker leads the partition at this moment. If the
@@ -430,16 +429,12 @@ class PartitionLog(Protocol):
 
     @property
     def has_leader_lease(self) -> bool:
-        """Whether it is certain that this broker leads the partition. No request is sent. Two
-        conditions must hold. First, `has_zookeeper_lease` is true. Second, all in-sync replicas
-        have fetched recently, or ZooKeeper has confirmed recently that this broker leads. If
-        `has_leader_lease` is False, `is_led_now` can still return True, because `is_led_now` may
-        send a request. Never raises."""
+        """Whether it is certain, without a request, that this broker leads the partition. If False,
+        `is_led_now` may still return True. Never raises."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica has fetched in the current leader epoch. After that,
-        none of the in-sync replicas still acts as the leader of an earlier epoch. Raise BrokerError
-        NOT_LEADER_OR_FOLLOWER if another broker becomes the leader."""
+        """Wait until every in-sync replica has fetched in the current leader epoch. From then on,
+        none acts as the leader of an earlier epoch."""
 
     @property
     def has_other_copies(self) -> bool:
@@ -451,12 +446,12 @@ class PartitionLog(Protocol):
         damaged."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Return whole batches of about `bytes_max` bytes together. The first batch contains
-        `offset`, and is returned even if it is larger than `bytes_max`. Batches above the high
-        watermark are returned, too. The result is empty only if `offset` is the log end offset.
+        """Return whole batches of about `bytes_max` bytes together, also above the high watermark.
+        The first batch contains `offset`, and may be larger than `bytes_max`. The result is empty
+        only at the log end offset.
 
-        In addition to the errors of every method, raise BrokerError OFFSET_OUT_OF_RANGE, or
-        CORRUPT_MESSAGE if the first batch is damaged.
+        Also raises BrokerError OFFSET_OUT_OF_RANGE, or CORRUPT_MESSAGE if the first batch is
+        damaged.
         """
 
     def append(
@@ -467,22 +462,20 @@ class PartitionLog(Protocol):
         *,
         is_awaited: bool = True,
     ) -> int:
-        """Append `records`, at least one, as one batch, and return the next offset. The ISR must be
-        large enough for acks=all. This method does not wait until the in-sync replicas have the
-        batch (see `committed`), and never yields to the event loop. `timestamp_ms` (since 1970) is
-        the timestamp of every record. If `producer` is given, it must be a result of `verified`,
-        and the batch is part of the producer's transaction. If `is_awaited` is False, waiting
-        fetches of followers keep waiting: they return the batch with other records or at their end.
+        """Append `records` (at least one) as one batch, and return the next offset. This method
+        never yields to the event loop, and does not wait for the in-sync replicas (see
+        `committed`). `timestamp_ms` (since 1970) is the timestamp of every record. `producer` must
+        be a result of `verified`. With `is_awaited` False, the append wakes no waiting follower
+        fetch.
 
-        Raise BrokerError NOT_ENOUGH_REPLICAS or MESSAGE_TOO_LARGE; INVALID_PRODUCER_EPOCH or
-        INVALID_TXN_STATE if the producer may not append; and the errors listed at `PartitionLog`.
+        Also raises BrokerError: NOT_ENOUGH_REPLICAS (for acks=all), MESSAGE_TOO_LARGE;
+        INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not append.
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return a copy of `producer` with a new `guard`, the proof that this partition is in the
-        producer's transaction (KIP-890). If the log has no such proof, ask the transaction
-        coordinator. Raise BrokerError: the coordinator's error, for example INVALID_TXN_STATE, or
-        an error listed at `PartitionLog`."""
+        """Return a copy of `producer` with a new `guard`, after a check that this partition is in
+        the producer's transaction (KIP-890). Also raises the transaction coordinator's BrokerError,
+        for example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

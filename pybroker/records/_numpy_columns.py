@@ -1,5 +1,5 @@
-"""Decodes records into columns with NumPy, for installations without the compiled module. Each step
-decodes one field of all records of a batch. `_pure` decodes small, damaged and unusual batches."""
+"""Decodes records into columns with NumPy, without the compiled module. `_pure` decodes small,
+damaged and unusual batches."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """The loops over the records of a batch (magic 2, KIP-82 and KIP-98), in Python. `_speedups.pyx` is
 the same code in C: change both together.
 
-The fields of a record are: length, attributes (one byte, 0), timestamp delta (64 bits), offset
-delta, key length (-1 for null) and key, value length (-1 for null) and value, and number of
-headers. Each header has a name length, a name in UTF-8, a value length (-1 for null) and a value.
-All numbers except the attributes are zig-zag varints.
+Fields of a record: length, attributes (one byte, 0), timestamp delta (64 bits), offset delta, key,
+value, number of headers, headers (name, value). A length (-1 for null) precedes each key, name and
+value. All numbers except the attributes are zig-zag varints.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ def read_records(
     timestamp_type: object,
     record_type: type[R],
 ) -> list[R]:
-    """Return the records in `data`, the decompressed records of a batch. Each is a `record_type`: a
-    named tuple of offset, timestamp, key, value, headers, timestamp type.
+    """Return the decompressed records in `data`, each as a `record_type` of offset, timestamp, key,
+    value, headers, timestamp type. `append_time`, if not None, replaces all timestamps.
 
-    `append_time`, if not None, is the timestamp of all records. Raises CorruptionError unless
-    `data` has exactly `record_count` whole records whose offset deltas increase up to
-    `last_offset_delta`."""
+    Raises CorruptionError unless `data` has exactly `record_count` records, with increasing offset
+    deltas up to `last_offset_delta`.
+    """
     return list(
         iter_records(
             data, record_count, base_offset, last_offset_delta, base_timestamp, append_time,
@@ -129,9 +128,9 @@ def iter_records(
 
 
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
-    """Return four numbers about the decompressed records in `data`: the index of the first record
-    without a key (-1 if none), the index of the record with the earliest timestamp, the smallest
-    timestamp delta, and the largest timestamp delta. Without records: -1, -1, 0, 0.
+    """Return, for the decompressed records in `data`: the index of the first record without a key
+    (-1 if none), the index of the record with the earliest timestamp (-1 if none), the smallest and
+    the largest timestamp delta.
 
     Raises CorruptionError. Offset deltas, values and headers are not checked.
     """
@@ -186,9 +185,8 @@ def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
 
 
 def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the timestamp delta, the offset delta, the key length and the value length (-1 for
-    null) of each record in `data`, the decompressed records of a batch. Raises the errors of
-    `iter_times`."""
+    """Yield timestamp delta, offset delta, key length and value length (-1 for null) of each
+    decompressed record in `data`. Raises the errors of `iter_times`."""
     check_count(record_count, len(data))
     position = 0
     try:
@@ -272,9 +270,8 @@ def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, 
 
 
 def read_varint(data: Buffer, position: int, bits: int) -> tuple[int, int]:
-    """Decode the zig-zag varint of at most `bits` bits at `position`. Return the number, and the
-    position after the varint. Raises IndexError if `data` ends inside the varint, CorruptionError
-    if the varint has more bits."""
+    """Return the zig-zag varint at `position`, and the position after the varint. Raises
+    CorruptionError for more than `bits` bits, IndexError if `data` ends inside the varint."""
     byte = data[position]
     position += 1
     if byte < 0x80:

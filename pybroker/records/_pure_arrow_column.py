@@ -14,15 +14,12 @@ _FORMATS: Final = {4: "i", 8: "q"}
 
 
 class ArrowColumn:
-    """The rows of a binary or text column in Arrow's layout, as bytes or None. The bytes of a row
-    are copied when they are read.
+    """The rows of a binary or text column in Arrow's layout, as bytes or None. The column begins at
+    row `first` of an Arrow array with the buffers `offsets`, `data` and `validity` (None without
+    nulls). `offset_bytes` is 4 or 8.
 
-    `offsets`, `data` and `validity` are the buffers of an Arrow array. The column begins at row
-    `first` of the array. `offset_bytes` is the size of an offset, 4 or 8 bytes. `validity` is None
-    if no row is null.
-
-    The constructor raises ValueError if `offsets` or `validity` is too short. Reading a row raises
-    ValueError if the row's offsets are outside of `data`.
+    Raises ValueError if `offsets` or `validity` is too short, or when a row with offsets outside of
+    `data` is read.
     """
 
     def __init__(

@@ -27,9 +27,8 @@ class ConsumerRecord(Generic[Key_co, Value_co]):
     """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
     that appended the record, -1 if unknown.
 
-    The compiled variant of this class decodes key, value and headers at the first access to one of
-    them. Until then a record of the compiled variant keeps up to 64 KiB of encoded records in
-    memory, or more if the record itself is larger.
+    The compiled variant decodes key, value and headers at the first access. Until then a record
+    keeps up to 64 KiB of encoded records in memory (its own size if larger).
     """
 
     topic: str

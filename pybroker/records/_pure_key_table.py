@@ -148,9 +148,6 @@ def _record(data: Buffer, start: int, base_offset: int) -> _Keyed:
 
 
 def _length(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Return the length of a key or value (-1 for null), and the position after the length. Raises
-    CorruptionError if the key or value would end beyond `end`, the end of the record. Raises
-    IndexError if the data ends inside the length."""
     length, position = read_varint(data, position, INT32_BITS)
     if position > end or not -1 <= length <= end - position:
         raise CorruptionError(

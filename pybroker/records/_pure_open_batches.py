@@ -65,17 +65,14 @@ class RecordPlace:
 
 
 class OpenBatchAppender(Generic[PlaceT]):
-    """Appends single records to open batches.
+    """Appends single records to open batches, as `place_type` objects.
 
-    `place_type` is the subclass of RecordPlace that `append` returns. `routes` has the topics whose
-    records may be appended; the caller adds and removes topics. No record is appended while more
-    than `used_max` bytes of the budget are used. `records_max` is the maximum size of a batch in
-    bytes, without the batch header.
+    The caller adds and removes topics in `routes`. No record is appended while the budget has more
+    than `used_max` bytes in use. `records_max` limits a batch in bytes, without the batch header.
 
-    `check_open` is called before a record is appended, and raises an exception if no record may be
-    appended. `check_time` returns a given timestamp, or raises an exception if the timestamp is
-    invalid. `wall_ns` returns the time in ns since 1970. `on_filled` is called if a record has
-    filled its batch.
+    `check_open` raises an exception if no record may be appended, `check_time` if a given timestamp
+    is invalid. `wall_ns` returns ns since 1970. `on_filled` is called after a record has filled its
+    batch.
     """
 
     def __init__(
@@ -115,10 +112,15 @@ class OpenBatchAppender(Generic[PlaceT]):
         timestamp_ms: int | None,
     ) -> PlaceT | None:
         """Append the record to the last batch of its partition, and return the record's place.
-        Append nothing and return None if the topic is not in `routes`, if memory is short, if the
-        application's partitioner has to choose the partition, if the partition depends on a key
-        that is not bytes, or if the partition has no open batch with room. A key determines the
-        partition as in Kafka's Java client. Raises the errors of `RecordBuffer.append`."""
+        Append nothing and return None in these cases:
+
+        - The topic is not in `routes`.
+        - Memory is short.
+        - The partition depends on the application's partitioner, or on a key that is not bytes.
+        - The partition has no open batch with room.
+
+        Raises the errors of `RecordBuffer.append`.
+        """
         route = self._routes.get(topic)
         budget = self._budget
         if route is None or budget.used > self._used_max or budget.waiting:

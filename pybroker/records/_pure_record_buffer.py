@@ -22,11 +22,9 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 
 class RecordBuffer:
-    """The encoded records of a batch under construction.
-
-    `size` is in bytes, without the batch header. `base_timestamp` and `max_timestamp` are in ms
-    since 1970, -1 without records. `full` is True if another record as large as the last one would
-    exceed the limit."""
+    """The encoded records of a batch under construction. `size` is in bytes, without the batch
+    header. The timestamps are in ms since 1970, -1 without records. `full`: another record of the
+    last one's size would exceed the limit."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -47,12 +45,12 @@ class RecordBuffer:
         headers: Iterable[tuple[str, Buffer | None]],
         limit: int,
     ) -> int:
-        """Append a record and return its index; -1 if the size would exceed `limit` bytes. A first
-        record may exceed `limit`. `timestamp` is in ms since 1970, -1 for none.
+        """Append a record and return its index; -1 if the size would exceed `limit` bytes. The
+        first record may exceed `limit`. `timestamp` is in ms since 1970, -1 for none.
 
-        Raises ValueError if `timestamp` is below -1, if the timestamp delta has more than 64 bits,
-        if the record has 2 GiB or more, or if a header name cannot be encoded in UTF-8; TypeError
-        if the key, the value or a header has a wrong type. After an error the buffer is unchanged.
+        Raises ValueError for a timestamp below -1, a timestamp delta above 64 bits, a record of 2
+        GiB or more, or a header name that UTF-8 cannot encode; TypeError for a key, value or header
+        of a wrong type. An error leaves the buffer unchanged.
         """
         pairs = [
             (_header_name(name), to_bytes(content, f"header {name}")) for name, content in headers
@@ -109,10 +107,9 @@ def to_bytes(value: Buffer | None, what: str) -> bytes | None:
 def record_bytes(
     values: list[Buffer | None] | ArrowColumn, keys: list[Buffer | None] | ArrowColumn | None
 ) -> tuple[int, int]:
-    """Convert the values and keys to bytes. Lists are changed in place, an ArrowColumn is left as
-    it is. Return, in bytes, the total size of all values and keys, and the size of the largest pair
-    of a value and its key. Raises TypeError if a value or key has a wrong type; ValueError if the
-    numbers of keys and values differ, or if an ArrowColumn is damaged."""
+    """Convert the values and keys in lists to bytes, in place. Return the size of all values and
+    keys, and of the largest pair of value and key, in bytes. Raises TypeError for a value or key of
+    a wrong type; ValueError for different numbers of keys and values, or a damaged ArrowColumn."""
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
     sizes = [0] * len(values)
@@ -136,17 +133,17 @@ def append_records(
     room: int,
     places: list[int],
 ) -> tuple[int, int, int]:
-    """Append the records from the index `start` on, each to the buffer of its partition, until a
+    """Append the records from the index `start` on to the buffers of their partitions, until a
     record does not fit. Add the partition of each appended record to `places`.
 
-    If `chosen` has a partition for a record, the record goes there. Otherwise the key of the record
-    determines the partition, as in Kafka's Java client. A record without a key goes to the
-    partition `without_key`.
+    The partition is the one in `chosen`, else that of the key (as in Kafka's Java client), else
+    `without_key`.
 
-    A record does not fit in three cases: its partition has no buffer (None); the buffer would
-    exceed `limit` bytes; the records appended by this call might exceed `room` bytes in total.
+    A record fits if its partition has a buffer with room (`limit` bytes per buffer), and the
+    records of this call certainly stay within `room` bytes.
+
     Return the index of the first record that does not fit (the number of values if all fit), the
-    partition of that record, and the size of the appended records in bytes.
+    partition of that record, and the appended bytes.
     """
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")

@@ -1,16 +1,11 @@
-"""The header of a record batch (magic 2, KIP-98). A broker handles most batches by header alone.
-
-Layout, all big-endian; a batch is `12 + batch_length` bytes long:
+"""The header of a record batch (magic 2, KIP-98). Layout, big-endian; a batch has `12 +
+batch_length` bytes:
 
     0 base_offset i64            21 attributes i16             43 producer_id i64
     8 batch_length i32           23 last_offset_delta i32      51 producer_epoch i16
     12 leader_epoch i32          27 base_timestamp i64         53 base_sequence i32
     16 magic i8                  35 max_timestamp i64          57 record_count i32
     17 crc u32 over 21..end                                    61 records
-
-The checksum does not cover `base_offset` and `leader_epoch`, so that a leader can set both fields
-in place without a new checksum. This module reads and writes headers only; `record.py` decodes
-records.
 """
 
 from __future__ import annotations
@@ -65,9 +60,8 @@ class TimestampType(enum.IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The header of a record batch, the 61 bytes in front of the records. Leader epoch, producer
-    id, producer epoch and base sequence are -1 if not set. Timestamps are in ms since 1970, -1 if
-    not set."""
+    """The header of a record batch. Leader epoch, producer id, producer epoch, base sequence and
+    timestamps (ms since 1970) are -1 if not set."""
 
     base_offset: int
     batch_length: int
@@ -147,9 +141,8 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of the batch that begins at `position`. The batch may end beyond the end of
-    `data`. Raises CorruptionError if fewer than 61 bytes are left, the magic is not 2, or
-    `batch_length` is below 49."""
+    """Return the header of the batch, possibly incomplete, at `position`. Raises CorruptionError if
+    fewer than 61 bytes are left, the magic is not 2, or `batch_length` is below 49."""
     if len(data) - position < HEADER_SIZE:
         raise CorruptionError(
             f"batch header at position {position}: {len(data) - position} bytes are left,"
@@ -200,9 +193,8 @@ def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_
 def restamp_log_append_time(
     data: bytearray | memoryview, position: int, size: int, timestamp_ms: int
 ) -> BatchHeader:
-    """Give the batch the timestamp type LogAppendTime (KIP-32) with `timestamp_ms`. Only the batch
-    header in `data` changes: the LogAppendTime flag, `max_timestamp` and the checksum. The records
-    are not rewritten. Return the new header."""
+    """Give the batch the timestamp type LogAppendTime (KIP-32) with `timestamp_ms`, and return the
+    new header. Only the batch header in `data` changes."""
     (attributes,) = _INT16.unpack_from(data, position + CHECKED_POSITION)
     _INT16.pack_into(data, position + CHECKED_POSITION, attributes | LOG_APPEND_TIME_FLAG)
     _INT64.pack_into(data, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)

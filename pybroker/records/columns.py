@@ -1,9 +1,5 @@
 """Records as columns in Apache Arrow's memory layout, without a Python object for each record.
-
-All numbers are little-endian. In a validity bitmap the least significant bit comes first, and 1
-means a value, 0 means null. A column without a bitmap has no nulls. `_columns.pxi` decodes the
-records if a C compiler was found at installation, otherwise `_numpy_columns.py`.
-"""
+Numbers are little-endian; a validity bitmap begins with the least significant bit."""
 
 from __future__ import annotations
 
@@ -40,9 +36,8 @@ class BinaryColumn(NamedTuple):
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of all rows. The headers of row i are the entries from `offsets[i]` to `offsets[i
-    + 1]` (exclusive) of `names` and `values`. If row i has no headers, `validity` marks the row as
-    null."""
+    """The headers of all rows: row i has the entries `offsets[i]` to `offsets[i + 1]` (exclusive)
+    of `names` and `values`. A row without headers is null in `validity`."""
 
     offsets: Buffer
     """int32; the number of offsets is the number of rows plus one."""
@@ -91,10 +86,9 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The number of rows, plus the number of entries in all binary columns, plus the number of
-        bytes in all binary columns. Each key, value, header name and header value of a record is
-        one entry, also if null. No Arrow offset in the arrays exceeds this sum. Arrow offsets have
-        32 bits, so the weight has to stay below 2**31."""
+        """The number of rows, plus the entries (also null) and the bytes of all binary columns. The
+        caller must keep the weight below 2**31: Arrow's offsets, which never exceed the weight,
+        have 32 bits."""
 
     def add(
         self,
@@ -108,9 +102,9 @@ class Store(Protocol):
         first_delta: int,
         end_delta: int,
     ) -> int:
-        """Add those encoded records in `payload` whose offset deltas are in [first_delta,
-        end_delta). Return the number of added records. The other arguments and the errors are those
-        of `_pure.read_records`. An error leaves the columns unchanged."""
+        """Add the records in `payload` with offset deltas in [first_delta, end_delta), and return
+        their number. The other arguments and the errors are those of `_pure.read_records`. An error
+        leaves the columns unchanged."""
 
     def finish(self) -> Stored:
         """Return the columns with the records added since the last call, and start again with empty
@@ -146,13 +140,12 @@ class ColumnBuilder:
         *,
         decompressed_bytes_max: int,
     ) -> int:
-        """Add those records of a batch whose offsets are in [first_offset, end_offset). Return the
-        number of added records. The buffer `batch` begins with the encoded batch, and `header` is
-        the decoded header of the batch.
+        """Add the records of a batch with offsets in [first_offset, end_offset), and return their
+        number. `batch` begins with the encoded batch.
 
         The caller checks the checksum, and skips control batches and aborted batches. Raises the
-        errors of `decode_records`. Raises ValueError if the columns could exceed 2 GiB; the caller
-        must then call `finish` first. An error leaves the builder unchanged.
+        errors of `decode_records`; ValueError if the columns could exceed 2 GiB: call `finish`
+        first. An error leaves the builder unchanged.
         """
         payload = encoded_records(batch, header, min(decompressed_bytes_max, ENCODED_BYTES_MAX))
         return self.add_encoded(payload, header, first_offset, end_offset)

@@ -1,13 +1,10 @@
-"""The four compression codecs for the records in a batch. Decompression produces its output in
-steps. Each step checks that the output is within a limit, because the input may come from an
-attacker.
-
-The framing is that of Kafka's Java clients:
+"""The four compression codecs for the records in a batch. Decompression limits its output at each
+step, because the input may come from an attacker. The framing is that of Kafka's Java clients:
 
 - gzip: RFC 1952, one or more members.
-- snappy: an xerial stream: a header of 16 bytes, then blocks. A block holds at most 32 KiB of
-  uncompressed data; its compressed length (i32) precedes it. Decompression also accepts a single
-  raw block, which some other clients send.
+- snappy: an xerial stream: a header of 16 bytes, then blocks of at most 32 KiB uncompressed, each
+  after its compressed length (i32). Decompression also accepts a single raw block, as some clients
+  send.
 - lz4: the frame format with independent blocks, because Java rejects linked blocks.
 - zstd: RFC 8878, one or more frames.
 """
@@ -98,12 +95,11 @@ def compress_steps(codec: Codec, data: Buffer) -> Generator[int, None, bytes]:
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
-    """Return the decompressed `data`. `codec` is the number of a `Codec`.
+    """Return the decompressed `data`. `codec` is the number of a `Codec`. Memory use is at most a
+    small multiple of `limit_bytes` and the input size.
 
-    The memory use is at most a small multiple of `limit_bytes` and the input size. Raises
-    CorruptionError if the data is damaged or cut off; BrokerError(MESSAGE_TOO_LARGE) if the result
-    has more than `limit_bytes` bytes; BrokerError(UNSUPPORTED_COMPRESSION_TYPE) if the codec is
-    unknown.
+    Raises CorruptionError for damaged data; BrokerError(MESSAGE_TOO_LARGE) for a result above
+    `limit_bytes`; BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.
     """
     known = _known(codec)
     output = _Output(known, limit_bytes)
@@ -113,10 +109,8 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 
 def decompress_steps(codec: int, data: Buffer, limit_bytes: int) -> Generator[int, None, Buffer]:
-    """Decompress as `decompress` does, in steps of a few milliseconds. The generator yields the
-    size of each decompressed piece except the last one. If the result is large, the generator then
-    copies the pieces into one buffer, and yields the size of each copied piece. Raises the errors
-    of `decompress`."""
+    """Decompress as `decompress` does, in steps of a few milliseconds. Yield the number of bytes
+    that a step has decompressed or copied. Raises the errors of `decompress`."""
     known = _known(codec)
     output = _Output(known, limit_bytes)
     pieces: deque[bytes] = deque()
@@ -345,9 +339,8 @@ def _unzstd(data: memoryview, output: _Output) -> Iterator[None]:
 
 
 def _zstd_steps(data: memoryview, position: int) -> Iterator[int]:
-    """Yield the positions at which to split the zstd frame at `position`, so that each part has
-    a few blocks. The last position is the end of the frame, or of the data if the frame is cut
-    off."""
+    """Yield the positions that split the zstd frame at `position` into parts of a few blocks. The
+    last position is the end of the frame, or of the data if the frame is cut off."""
     parameters = zstandard.get_frame_parameters(data[position:])
     position += zstandard.frame_header_size(data[position:])
     blocks = 0

@@ -1,14 +1,11 @@
-"""The records that a consumer returns, and the reader that decodes them from a batch. The compiled
-implementation (`_consumed.pxi`) decodes key, value and headers at first access. `_pure_consumed.py`
-decodes all fields immediately.
+"""The records that a consumer returns, and the reader that decodes the records of a batch.
 
-`outline_batches` reads the batch headers in `data`. It skips each batch that ends below
-`first_offset`, and an incomplete batch at the end. It returns the offset after the last batch (-1
-if there is none), and a list with one pair for each leader epoch: the leader epoch, and the base
-offset of the first batch with this leader epoch.
+`outline_batches` reads the headers of the whole batches in `data` that do not end below
+`first_offset`. The result is the offset after the last batch (-1 if none), and (epoch, base offset
+of the first batch) for each leader epoch.
 
-`record_slice` returns the position after the next slice of encoded records, and the number of
-records in the slice. The records must have been checked before.
+`record_slice` returns the position after the next slice of encoded, already checked records, and
+the number of records in the slice.
 """
 
 from __future__ import annotations
@@ -77,9 +74,9 @@ class Reader(Protocol):
         whether all records of the batch are checked now. Raises the errors of `decode_records`."""
 
     def read(self) -> list[ConsumerRecord]:
-        """Return the records of the next slice (see SLICE_BYTES). Records below the reader's
-        `first_offset` (see `batch_reader`) are left out. If the batch is larger than a slice, call
-        `check` first. Raises the errors of `decode_records`."""
+        """Return the records of the next slice (see SLICE_BYTES), without those below
+        `first_offset`. If the batch is larger than a slice, call `check` first. Raises the errors
+        of `decode_records`."""
 
 
 def batch_reader(

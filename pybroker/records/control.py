@@ -1,8 +1,5 @@
-"""Control records: the markers that end transactions (KIP-98).
-
-A marker is a control batch with one record. The key of the record is version i16 and type i16; its
-value is version i16 and coordinator epoch i32.
-"""
+"""Control records: the markers that end transactions (KIP-98). A marker is a control batch with one
+record. Key: version i16, type i16. Value: version i16, coordinator epoch i32."""
 
 from __future__ import annotations
 
@@ -56,9 +53,8 @@ def build_end_transaction(
 
 
 def parse_control(record: Record) -> EndTransaction | None:
-    """Return the transaction marker in the record of a control batch; None for any other control
-    type. Raises CorruptionError if the key or the value is null or too short, or has a negative
-    version."""
+    """Return the transaction marker in the record of a control batch; None for another control
+    type. Raises CorruptionError if key or value is null, too short, or of a negative version."""
     key = f"control record at offset {record.offset}: key"
     value = f"control record at offset {record.offset}: value"
     version, number = _unpack(_KEY, record.key, key)

@@ -1,9 +1,5 @@
 """The table with the last offset of each key, for the part of a log that the log cleaner compacts
-next. The parameter `payload` is always the decompressed records of one batch, which may be damaged.
-
-This module chooses the implementation: `_key_table.pxi` if a C compiler was found at installation,
-otherwise `_pure_key_table.py`.
-"""
+next. `payload` is always the decompressed records of one batch, possibly damaged."""
 
 from __future__ import annotations
 
@@ -16,11 +12,8 @@ from pybroker.records import _pure_key_table
 
 
 class Table(Protocol):
-    """Key -> the offset of its last record: the interface of both implementations. One thread at a
-    time may use a table.
-
-    Keys are stored as digests of 16 bytes. The digests depend on a secret, so a producer cannot
-    find two keys with the same digest."""
+    """Key -> the offset of its last record. One thread at a time may use a table. Keys are stored
+    as digests with a secret, so that a producer cannot find two keys with the same digest."""
 
     ENTRY_BYTES: int
     """The memory that one key takes, in bytes, in a full table."""
@@ -31,9 +24,8 @@ class Table(Protocol):
     """The maximum number of keys."""
 
     def __init__(self, memory_bytes: int, load_factor: float, secret: bytes) -> None:
-        """The table has at most `memory_bytes` bytes. Keys may take the share `load_factor` (0 to
-        1) of its slots. `secret` is 16 random bytes. This method and later calls may raise
-        MemoryError."""
+        """The table takes at most `memory_bytes` bytes, and fills at most the share `load_factor`
+        (0 to 1) of its slots. `secret` is 16 random bytes. Any method may raise MemoryError."""
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -43,11 +35,10 @@ class Table(Protocol):
         """The memory that the table takes now."""
 
     def put(self, payload: Buffer, position: int, record_count: int, base_offset: int) -> int:
-        """Store the offsets of the next `record_count` records of a batch, from `position` in
-        `payload` on. Records must come in offset order; records without a key are skipped.
-        Return the position after these records; -1 if the table has room for only some of their
-        keys. Raises CorruptionError if a record is damaged; the keys of earlier records are then
-        stored."""
+        """Store the offsets of the keys in the next `record_count` records of a batch, from
+        `position` in `payload` on. Records must come in offset order. Return the position after the
+        records; -1 if the table has room for only some keys. Raises CorruptionError if a record is
+        damaged; the earlier keys are stored."""
 
     def select(
         self,
@@ -57,14 +48,13 @@ class Table(Protocol):
         base_offset: int,
         drops_tombstones: bool,
     ) -> tuple[int, int, bool, int, bytes | None]:
-        """Decide which of the next `record_count` records of a batch stay in the log, by the rule
-        of Kafka's Cleaner.shouldRetainRecord. The first of these records is at `position` in
-        `payload`. With `drops_tombstones` all tombstones are removed.
+        """Select those of the next `record_count` records, from `position` in `payload` on, that
+        Kafka's Cleaner.shouldRetainRecord retains. With `drops_tombstones` no tombstone is
+        retained.
 
-        Return five values: the position after these records; the number of records that stay;
-        whether a tombstone stays; the largest timestamp delta of the records that stay, 0 if no
-        record stays; the bytes of the records that stay, None if all records stay. Raises
-        CorruptionError if a record is damaged.
+        Return the position after the records, and about the retained records: the number, whether
+        any is a tombstone, the largest timestamp delta (0 if none), and the bytes (None if all are
+        retained). Raises CorruptionError if a record is damaged.
         """
 
 
@@ -83,18 +73,16 @@ class PutBatches(Protocol):
     def __call__(
         self, table: Any, data: Buffer, position: int, first_offset: int
     ) -> tuple[int, int]:
-        """Put the records of consecutive batches, from `position` in `data` on, into the table.
-        Skip the batches that end below `first_offset`. Return the position where the function
-        stopped, and the offset after the last batch that was stored or skipped (0 if there is
-        none).
+        """Put the records of consecutive batches, from `position` in `data` on, into the table,
+        without the batches that end below `first_offset`. Return the position of the stop, and the
+        offset after the last stored or skipped batch (0 if none).
 
-        The function stops at the first incomplete batch, or before one of these:
+        The function stops before a batch of these kinds:
 
-        - a batch that is compressed, transactional, damaged or empty;
-        - a control batch;
-        - a batch whose keys do not all fit into the table. Some of the keys may be stored.
+        - incomplete, compressed, transactional, control, damaged or empty;
+        - with keys that do not all fit into the table (some may be stored).
 
-        The pure Python implementation stores no batch: it returns `position` and 0.
+        The pure Python implementation stops at once.
         """
 
 
@@ -110,25 +98,21 @@ class SelectBatches(Protocol):
         output: bytearray | memoryview,
         length: int,
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy consecutive batches from `data`, beginning at `position`, into `output`, beginning
-        at `length`. A copied batch has only its retained records. `Table.select` decides which
-        records are retained; tombstones are removed if the batch's delete horizon is at or before
-        `now_ms`.
+        """Copy the records that `Table.select` retains from consecutive batches, from `position` in
+        `data` on, to `output`, from `length` on. Tombstones are removed if the batch's delete
+        horizon is at or before `now_ms`.
 
-        Return the position in `data` where the function stopped, the new length of the content of
-        `output`, and for each copied batch: its position in `output`, its size, its last offset and
-        its largest timestamp.
+        Return the position of the stop in `data`, the new content length of `output`, and for each
+        copied batch: position in `output`, size, last offset, largest timestamp.
 
-        The function stops at the first incomplete batch, or before one of these:
+        The function stops before a batch of these kinds:
 
-        - a batch that is compressed, transactional, damaged or empty;
-        - a control batch;
-        - a batch that does not fit into `output`;
-        - a batch that has to get a delete horizon;
-        - a batch of an idempotent producer, if no record of the batch is retained.
+        - incomplete, compressed, transactional, control, damaged or empty;
+        - too large for `output`;
+        - due to get a delete horizon;
+        - of an idempotent producer, without a retained record.
 
-        The pure Python implementation never copies a batch. It always returns `position`, `length`
-        and an empty list.
+        The pure Python implementation stops at once.
         """
 
 

@@ -28,12 +28,11 @@ class Record(NamedTuple):
 
 
 def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record]:
-    """Return the records of the batch at the start of `batch`; empty if compaction removed all of
-    them. Control batches are decoded, too.
+    """Return the records of the batch (also a control batch) at the start of `batch`; empty if
+    compaction removed all.
 
-    Raises CorruptionError if the batch is damaged; BrokerError(MESSAGE_TOO_LARGE) if the
-    decompressed records exceed `decompressed_bytes_max`; BrokerError(UNSUPPORTED_COMPRESSION_TYPE)
-    if the codec is unknown.
+    Raises CorruptionError for a damaged batch; BrokerError(MESSAGE_TOO_LARGE) for more than
+    `decompressed_bytes_max`; BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.
     """
     header = read_header(batch)
     return read_records(
@@ -78,9 +77,8 @@ def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: 
 def encoded_records_steps(
     batch: Buffer, header: BatchHeader, decompressed_bytes_max: int
 ) -> Generator[int, None, Buffer]:
-    """Return the result of `encoded_records`, computed in steps of a few milliseconds. Like
-    `decompress_steps`, yield after a step the number of bytes that the step has processed. Raises
-    the errors of `decode_records`."""
+    """Return the result of `encoded_records`, in steps like those of `decompress_steps`. Raises the
+    errors of `decode_records`."""
     payload = _stored_records(batch, header)
     if _is_plain(payload, header, decompressed_bytes_max):
         return payload
@@ -97,9 +95,8 @@ def _stored_records(batch: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _is_plain(payload: memoryview, header: BatchHeader, decompressed_bytes_max: int) -> bool:
-    """Return whether `payload` can be used without a call of `decompress`. The payload must be
-    uncompressed and within the limit, or be empty because compaction has removed all records of the
-    batch."""
+    """Return whether `payload` needs no decompression: uncompressed and within the limit, or empty
+    after compaction."""
     codec = header.codec
     if codec == Codec.NONE:
         return len(payload) <= decompressed_bytes_max

@@ -1,6 +1,5 @@
 """Lists the invalid records of a rejected batch, with Kafka's error messages (KIP-467). The number
-of checked and of listed records is limited, because a small batch may decompress to millions of
-records."""
+of checked records is limited, because a small batch may decompress to millions of records."""
 
 from __future__ import annotations
 
@@ -48,9 +47,8 @@ class Expected(NamedTuple):
 
 
 class Times(NamedTuple):
-    """The timestamps of the records in a batch. With LogAppendTime all records have the timestamp
-    `append_time`. Otherwise `append_time` is None, and the timestamp of a record is `base` plus its
-    timestamp delta."""
+    """The timestamps of the records in a batch: `append_time` (LogAppendTime), or if None, `base`
+    plus the record's timestamp delta."""
 
     base: int
     append_time: int | None
@@ -59,10 +57,8 @@ class Times(NamedTuple):
 def name_records(
     refused: RecordsRefused, payload: bytes, record_count: int, times: Times, expected: Expected
 ) -> RecordsRefused:
-    """Return an exception that lists the invalid records of a batch. `refused` is the exception
-    without the list. Only a limited number of records is checked. If all checked records are valid,
-    return `refused`. `payload` has the encoded records. Raises CorruptionError if a record is
-    damaged."""
+    """Return an exception with a list of the batch's invalid records; `refused` if none is found.
+    Only a limited number of records is checked. Raises CorruptionError if a record is damaged."""
     errors: list[RecordError] = []
     has_wrong_time = False
     count = min(record_count, WALKED_MAX)

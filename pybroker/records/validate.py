@@ -1,6 +1,5 @@
-"""The checks of a leader before it appends a producer's batch. Most batches are checked by header
-and checksum alone. Records are decoded only if the topic is compacted, or if
-`message.timestamp.before.max.ms` limits how old a record's timestamp may be."""
+"""The checks of a leader before it appends a producer's batch. Records are decoded only for a
+compacted topic, a limit `message.timestamp.before.max.ms`, or a new compression codec."""
 
 from __future__ import annotations
 
@@ -95,12 +94,11 @@ class BatchRules:
 
 def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> BatchHeader:
     """Check `data`, the batch in a Produce request for one partition, and return the batch header.
-    `now_ms` is the broker's clock in ms since 1970. `data` is not changed.
 
     Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
-    INVALID_RECORD. If records are invalid, the error is a RecordsRefused that does not list them;
-    `stored_form` adds the list.
+    INVALID_RECORD. For invalid records the error is a RecordsRefused, without the list that
+    `stored_form` adds.
     """
     if data is None or not len(data):
         raise _invalid("the request has no records for the partition, expected one batch")
@@ -162,9 +160,9 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 
 
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
-    """Check the batch in `data`. Return the batch as the leader stores it, and its header. The
-    stored batch is `data`, or a new batch if the topic requires another compression codec. Raises
-    the errors of `validate_produced`. If records are invalid, RecordsRefused lists them."""
+    """Check the batch in `data`. Return the batch as the leader stores it (recompressed if the
+    topic requires another codec), and its header. Raises the errors of `validate_produced`;
+    RecordsRefused then lists the invalid records, if they can be decoded."""
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused as refused:

@@ -8,8 +8,8 @@ from pybroker.storage.log_config import LogConfig
 
 
 class AppendRules:
-    """The rules for the batches that producers send to one partition. The rules for each version of
-    the Produce API are cached. A change of the topic configuration empties the cache."""
+    """The rules for the batches that producers send to one partition, cached for each version of
+    the Produce API until the topic configuration changes."""
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self._partition = str(topic_partition)

@@ -1,11 +1,8 @@
 """The authority of a leader: ordered levels that say which requests the leader may answer.
 
-A deposed leader cannot commit a record that the new leader lacks. To commit this record, the
-deposed leader would have to remove the new leader from the ISR. The removal is a conditional write
-in ZooKeeper, and fails once the new leader is stored there. So a deposed leader may still serve
+A deposed leader cannot commit a record that the new leader lacks: the removal of the new leader
+from the ISR, a conditional write in ZooKeeper, would fail. So a deposed leader may still serve
 committed records and accept appends with acks=all. Other answers need a recent reply of ZooKeeper.
-An answer with the log end offset also needs recent fetches of the followers or a check in
-ZooKeeper.
 """
 
 from __future__ import annotations
@@ -75,16 +72,14 @@ partition."""
 def authority(
     granted: Authority, lease: Authority, is_replicated: bool, has_heard: bool, has_asked: bool
 ) -> Authority:
-    """Return the authority of a replica: the lower of `granted` and `lease`, with the limits below.
+    """Return the authority of a replica: the lower of `granted` (by the controller's last command)
+    and `lease` (by the broker's ZooKeeper session), with these exceptions:
 
-    - `granted`: the highest authority that the controller's last command allows.
-    - `lease`: the highest authority that the broker's ZooKeeper session allows.
-    - `is_replicated`: another broker can lead the partition. If False, `lease` limits the result
-      only if `lease` is NOTHING.
-    - `has_heard`: in the last replica.lag.time.max.ms the leadership was confirmed by fetches from
-      all in-sync and eligible replicas, or by ZooKeeper. If False, the result is at most ALONE.
-    - `has_asked`: this broker has asked the controller to elect another leader. If True, the result
-      is at most CONFIRMED.
+    - No other broker can lead the partition (not `is_replicated`): only a `lease` of NOTHING
+      counts.
+    - For replica.lag.time.max.ms neither ZooKeeper nor fetches from all in-sync and eligible
+      replicas have confirmed the leadership (not `has_heard`): at most ALONE.
+    - This broker has asked the controller for another leader (`has_asked`): at most CONFIRMED.
     """
     if lease and not is_replicated:
         lease = granted

@@ -1,6 +1,5 @@
 """Marks an incomplete replica as complete when the replica has caught up with its leader. A replica
-whose log was lost is incomplete while it copies a new log from the leader. An incomplete replica
-may not lead."""
+whose log was lost is incomplete, and may not lead, while it copies the leader's log."""
 
 from __future__ import annotations
 
@@ -32,9 +31,8 @@ class CatchUp:
     async def look(
         self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
     ) -> bool:
-        """Mark each incomplete replica in `copies` as complete if it has caught up with its leader.
-        Return whether a replica in `copies` is still incomplete. A failed check is logged, not
-        raised."""
+        """Mark each incomplete replica in `copies` as complete if it has caught up. Return whether
+        an incomplete replica is left. A failed check is logged, not raised."""
         is_incomplete = False
         for key in self._health.allowing(Event.COMPLETE):
             copy = copies.get(key)

@@ -1,9 +1,8 @@
-"""A task that fetches records from one leader broker, and appends them to the logs of this broker's
-follower replicas.
+"""A task that fetches records from one leader broker, and appends them to this broker's follower
+replicas.
 
-One request fetches all partitions. If one partition fails, the fetcher omits this partition from
-its requests until a pause has passed. If the leader broker cannot be reached, the fetcher pauses
-before the next request. Each further failure in a row doubles the pause.
+One request fetches all partitions. A partition that fails pauses. If the leader broker cannot be
+reached, the fetcher pauses.
 """
 
 from __future__ import annotations
@@ -216,9 +215,9 @@ class Fetcher:
                 await self._leader_failed(error)
 
     def _determine_positions(self, now: float) -> tuple[list[TopicPartition], float]:
-        """Update the fetch positions at the time `now` (loop seconds). Return the partitions whose
-        position may have changed since the last fetch. Also return the time (loop seconds) at which
-        the first paused partition is due again; infinity if no partition is paused."""
+        """Update the fetch positions at `now` (loop seconds). Return the partitions whose position
+        may have changed since the last fetch, and the time at which the first paused partition is
+        due (infinity if none)."""
         changed, self._removed = self._removed, []
         due = math.inf
         for key, copy in list(self._changed.items()):
@@ -330,9 +329,8 @@ class Fetcher:
             await persist_epochs(self._blocking, logs)
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
-        """Return whether the leader's answer to the request `asked` can be applied. The log end
-        offset and the leader epochs must still be those in `asked`, and no truncation of the log
-        may be running."""
+        """Return whether the leader's answer to `asked` can be applied: the log end offset and the
+        leader epochs are unchanged, and no truncation is running."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

@@ -32,9 +32,9 @@ class ReplicaFetchers:
         losses: Losses | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`channel` returns the channel to the broker with the given id. `losses` reads and writes
-        the loss receipts in ZooKeeper. A loss receipt describes an unclean election, with the
-        offsets that may be lost. If `losses` is None, the cluster has no unclean elections."""
+        """`channel` returns the channel to a broker id. `losses` reads and writes the loss receipts
+        in ZooKeeper: the offsets that an unclean election may have lost. None means that the
+        cluster has no unclean elections."""
         self._channel = channel
         self._blocking = blocking
         self._clock = clock

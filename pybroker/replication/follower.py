@@ -1,11 +1,9 @@
 """Decides the next step of a follower after each answer of its leader. Pure functions.
 
-A follower's log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279,
-KIP-595). The follower's fetch contains the last leader epoch of the follower's log. The leader
-answers with an epoch E, and with the end offset of E in the leader's log. E is the largest epoch in
-the leader's log that is not above the epoch in the fetch. The follower truncates its log to the end
-offset of E in the leader's log or in its own log, whichever is smaller. Then the follower fetches
-again, until the leader reports no difference.
+A log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279, KIP-595). A
+fetch contains the last leader epoch of the follower's log. The leader answers with E, the largest
+epoch in its log that is not above the epoch in the fetch, and with the end offset of E. The
+follower truncates its log to the smaller of both logs' end offsets of E, and fetches again.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class TruncateTo:
 @dataclass(frozen=True, slots=True)
 class StartOver:
     """Step: discard the whole log; the next record gets `offset`. Then append the records of the
-    leader's answer; if the answer has no records, fetch again. `leader_start` is the leader's log
+    leader's answer, or fetch again if the answer has no records. `leader_start` is the leader's log
     start offset."""
 
     offset: int
@@ -113,9 +111,8 @@ def first_epoch(records: Buffer) -> int:
 
 
 def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncation | Pause:
-    """Return the follower's next step after OFFSET_OUT_OF_RANGE, given the leader's log start
-    offset and log end offset. The step is a pause if the leader's log contains the follower's log
-    end offset."""
+    """Return the follower's next step after OFFSET_OUT_OF_RANGE: a pause if the follower's log end
+    offset is in the leader's log, from `leader_start` to `leader_end`, otherwise a truncation."""
     if log.log_end_offset < leader_start:
         return StartOver(leader_start, leader_start)
     if log.log_end_offset > leader_end:
@@ -127,9 +124,8 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
-    """Return the step that truncates the follower's log to the end offset `end`. If the follower's
-    log and the leader's log may have no record in common below `end`, the step discards the
-    follower's whole log."""
+    """Return the step that truncates the follower's log to the end offset `end`, or discards the
+    whole log if the logs may have no record in common below `end`."""
     # A log that starts above `end` shares no record with the leader's log, and would lack the
     # leader's records below `end`. If the leader's log starts at or above `end`, the leader has
     # deleted the offset at which the logs begin to differ: no record below `end` is certain.
@@ -151,9 +147,8 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
 
 
 def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
-    """Return the offsets [start, end) that the truncation `step` removes from this log. The range
-    omits the offsets below the leader's log start offset, because the leader has deleted these
-    records. If start equals end, no record is removed."""
+    """Return the offsets [start, end) that the truncation `step` removes from this log, without
+    those that the leader has deleted (below the leader's log start offset)."""
     start = max(step.offset, log.log_start_offset)
     if isinstance(step, StartOver):
         start = max(start, step.leader_start)

@@ -1,9 +1,6 @@
-"""Lets replicas in full log directories yield leadership, until the directory has free space again.
-
-A directory counts as full from the first write that fails for lack of space. A full directory
-counts as usable again once no write has failed for `QUIET_S` and at least `FREE_BYTES_MIN` bytes
-are free.
-"""
+"""Lets replicas in full log directories yield leadership. A log directory is full from the first
+write that fails for lack of space, until no write has failed for `QUIET_S` and at least
+`FREE_BYTES_MIN` bytes are free."""
 
 from __future__ import annotations
 
@@ -35,9 +32,8 @@ class _Full:
 
 
 class FullDisks:
-    """Finds full log directories. While a log directory is full, this broker asks the controller
-    to elect other leaders for the replicated partitions in the directory. Runs from `start` to
-    `stop`."""
+    """Finds full log directories, from `start` to `stop`, and lets their replicated partitions
+    yield leadership."""
 
     def __init__(
         self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking, clock: Clock

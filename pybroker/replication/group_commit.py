@@ -1,8 +1,5 @@
-"""Syncs logs before the broker acknowledges appended records (option flush.messages).
-
-Records that are appended during a sync of a log wait for the next sync of this log, which covers
-all of them. After a sync the replica manager wakes the requests that wait for durable records.
-"""
+"""Syncs logs before the broker acknowledges appended records (option flush.messages). Records that
+are appended during a sync of a log wait for the next sync of the log."""
 
 from __future__ import annotations
 
@@ -28,9 +25,9 @@ _RETRY_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Directory:
-    """The syncs in one log directory. `wanted`: the logs that wait for a sync. `busy`: the logs
-    that are being synced. A log in both is synced once more. `lanes`: the tasks that sync logs,
-    several at the same time."""
+    """The syncs in one log directory: the logs that wait (`wanted`), the logs that are being synced
+    (`busy`), and the tasks that sync (`lanes`). A log in both `wanted` and `busy` is synced once
+    more."""
 
     wanted: dict[Flushable, None] = field(default_factory=dict)
     busy: set[Flushable] = field(default_factory=set)

@@ -1,6 +1,5 @@
 """Periodic work on a broker's logs: checkpoints, retention, compaction, background flushes and the
-removal of deleted files. If one kind of work fails, the broker logs the failure and tries again
-after the interval."""
+removal of deleted files. The broker logs failed work, and tries again after the interval."""
 
 from __future__ import annotations
 

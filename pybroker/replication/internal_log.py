@@ -1,5 +1,5 @@
-"""The log of an internal topic's partition. A coordinator reads this log and appends to it. Each
-append is checked, and waits for the ISR, like a Produce request with acks=all."""
+"""The log of an internal topic's partition, for a coordinator. An append is checked like a Produce
+request with acks=all."""
 
 from __future__ import annotations
 
@@ -205,8 +205,8 @@ class InternalLog:
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
         """Return this broker's replica. Raises BrokerError if the replica has less authority than
-        `needed`. Raises BrokerError, too, if the leadership for which this object was created has
-        ended. A later leadership of this broker does not count."""
+        `needed`, or if the leadership for which this object was created has ended, even if this
+        broker leads again."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:

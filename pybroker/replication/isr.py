@@ -1,9 +1,6 @@
 """The rules for the ISR and the high watermark, as pure functions (KIP-101, KIP-279, KIP-320,
-KIP-497, KIP-966).
-
-The high watermark is the smallest log end offset of the replicas in the stored ISR. While an ISR
-change is pending, the replicas in the new ISR count too.
-"""
+KIP-497, KIP-966). The high watermark is the smallest log end offset of the replicas in the stored
+ISR, and in the new ISR of a pending change."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ from pybroker.model import PartitionState
 
 
 def committed_end(current: int, leader_end: int, member_ends: Iterable[int]) -> int:
-    """Return the new high watermark; never below `current`. `leader_end` is the leader's log end
-    offset. `member_ends` are the log end offsets of all followers in the stored ISR or in the new
-    ISR of a pending change. For a follower that has not fetched in this leader epoch, the log end
-    offset is NO_OFFSET. If there is such a follower, the result is `current`."""
+    """Return the new high watermark; never below `current`. `member_ends` are the log end offsets
+    of all followers in the stored ISR or in the new ISR of a pending change. A follower that has
+    not fetched in this leader epoch has NO_OFFSET; the result is then `current`."""
     return max(current, min(leader_end, min(member_ends, default=leader_end)))
 
 

@@ -1,9 +1,9 @@
 """Writes the ISR changes of this broker's leaders to ZooKeeper, and notifies the controller.
 
-One multi writes the partition's state node under three conditions: the node has the expected
-version, the topic exists, and the broker of a joining replica has not registered again (KIP-903).
-If the reply to a write is lost, the broker repeats the write. A read of the node cannot show that
-the write failed, because a lagging ZooKeeper server may return old content.
+A multi writes the partition's state node if the node has the expected version, the topic exists,
+and the broker of a joining replica has not registered again (KIP-903). After a lost reply the
+broker repeats the write. A read of the node cannot show that the write failed, because a lagging
+ZooKeeper server may return old content.
 """
 
 from __future__ import annotations
@@ -181,9 +181,8 @@ class IsrChanges:
             self._unchanged(change)
 
     async def _look(self, change: IsrChange) -> bytes | None:
-        """Read the partition's state node in ZooKeeper, and return its content if `change` may
-        still be written. Return None if the node has a later version than `change` expects, if the
-        node cannot be read, or if `change` is no longer pending."""
+        """Read the partition's state node in ZooKeeper. Return the node's content if `change` may
+        still be written, otherwise None."""
         path = paths.partition_state(change.topic_partition)
         try:
             data, stat = await self._coord.get(path)
@@ -325,10 +324,8 @@ class IsrChanges:
         self._has_untold.set()
 
     def _go_on(self, partition: Partition, old_offset: int, readable_bytes: int) -> None:
-        """React to the outcome of an ISR change. Wake waiting requests if bytes became readable,
-        and propose the partition's next ISR change if one is due. `old_offset` is the high
-        watermark before the outcome was applied. `readable_bytes` is the number of bytes that
-        became readable."""
+        """React to the outcome of an ISR change: wake waiting requests, and propose the partition's
+        next ISR change if due. `old_offset` is the high watermark before the outcome."""
         self._replicas.high_watermark_moved(partition, old_offset, readable_bytes)
         if not partition.may_have_enough_replicas():
             self._replicas.produces.disturbed(partition.topic_partition)

@@ -1,8 +1,5 @@
-"""Decides when the leader notifies the controller of changed ISRs.
-
-The intervals are Kafka's, with one difference: the leader sends a change at once if no ISR has
-changed for `QUIET_S`. Later changes are sent in batches.
-"""
+"""Decides when the leader notifies the controller of changed ISRs: at Kafka's intervals, but at
+once if no ISR has changed for `QUIET_S`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The leader's view of its followers in one leader epoch, and the ISR changes that the leader
-proposes. No I/O.
+proposes. No I/O: `IsrChanges` writes a change and reports the result.
 
-The leader proposes a change; `IsrChanges` writes the change and reports the result to the leader.
 While a change is pending, the high watermark waits for the members of both the old and the new ISR.
 At most one change is pending.
 """
@@ -26,8 +25,8 @@ replica.lag.time.max.ms. LOOK_SHARE + REVIEW_SHARE < 1 leaves time for ZooKeeper
 
 
 class FollowerFetch(NamedTuple):
-    """The state of a follower, as its fetch request reports it. The leader epoch of the request has
-    been checked, and the logs of leader and follower are equal below `fetch_offset`."""
+    """The state of a follower, as its fetch request reports it, after the check of the leader
+    epoch. The logs of leader and follower are equal below `fetch_offset`."""
 
     replica_id: int
     fetch_offset: int
@@ -51,12 +50,11 @@ class SessionRequests:
 
 @dataclass(slots=True)
 class Follower:
-    """The leader's view of one follower. Times are monotonic seconds.
+    """The leader's view of one follower. Times are monotonic seconds. Invariant: caught_up_s <=
+    fetched_s, once the follower has fetched.
 
     While the follower waits at the leader's log end offset, the requests of its fetch session omit
-    this partition. `session` is then this fetch session, and each of its requests counts as a fetch
-    of this partition at the leader's log end offset. Invariant: caught_up_s <= fetched_s, once the
-    follower has fetched.
+    this partition. Each request in `session` then counts as a fetch at this offset.
     """
 
     caught_up_s: float
@@ -119,13 +117,11 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A conditional write of `state` to the partition's state node in ZooKeeper. `joins` is the
-    broker that the change adds to the ISR; NOBODY if the change adds no broker.
+    """A write of `state` to the partition's state node in ZooKeeper. The write succeeds only if the
+    topic still has the id `topic_id`, and the node the version `expected_version`.
 
-    The write succeeds only if the topic still has the id `topic_id`, and the node has the version
-    `expected_version`. If the change adds a broker, that broker must also be registered and still
-    have the incarnation `incarnation`. A broker's incarnation is a number in ZooKeeper that grows
-    with every registration.
+    `joins` is the broker that the change adds to the ISR, or NOBODY. The broker must be registered
+    with `incarnation`, a number that grows with every registration.
     """
 
     topic_partition: TopicPartition
@@ -142,11 +138,8 @@ class IsrChange:
 @dataclass(slots=True)
 class LeaderState:
     """The state of a leader in one leader epoch. `facts` contain the ISR that is known to be stored
-    in ZooKeeper.
-
-    Invariant: the leading replica is in `facts.state.isr`, and in the new ISR of each proposed
-    `IsrChange`.
-    """
+    in ZooKeeper. Invariant: the leading replica is in that ISR, and in the new ISR of each
+    `IsrChange`."""
 
     facts: PartitionFacts
     broker_id: int
@@ -188,8 +181,7 @@ class LeaderState:
         previous: LeaderState | None = None,
     ) -> LeaderState:
         """Return the leader's state at the start of a leader epoch, at `now` (monotonic seconds).
-        `previous` is the leader's state in the previous epoch; None if this replica did not lead
-        then."""
+        `previous` is the state in the previous epoch, None if this replica did not lead then."""
         isr = facts.state.isr
         followers = {
             replica: Follower(now if replica in isr else -math.inf)
@@ -240,8 +232,8 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The fetch sessions of all followers. The whole result is None if any follower has no
-        session, or if the last two fetches of any follower were not both part of its session."""
+        """The fetch sessions of all followers; None unless the last two fetches of each follower
+        were part of its session."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:
@@ -296,18 +288,14 @@ class LeaderState:
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
-        """Return the write or the check of the partition's state node that is due; None if neither
-        is due.
+        """Return the write or the check of the partition's state node that is due, if any.
 
-        A write removes lagging followers from the ISR. If the resulting ISR has at least `required`
-        replicas, the write also empties the list of eligible replicas.
+        A write removes lagging followers from the ISR. It also empties the list of eligible
+        replicas if the new ISR has at least `required` replicas.
 
-        A check is an `IsrChange` with `only_looks`. It only compares the version of the state node
-        in ZooKeeper with the known version. A check is due in two cases:
-
-        - More than half of `lag_max_s` has passed since this replica was certainly the leader
-          (`led_s`).
-        - The stored ISR may differ from the ISR that this leader knows.
+        A check (`only_looks`) compares the version of the state node. A check is due if more than
+        half of `lag_max_s` has passed since `led_s`, or if the stored ISR may differ from the known
+        ISR.
         """
         self._await(
             frozenset(
@@ -401,10 +389,8 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation, for the followers in the stored ISR. An incarnation is a
-        number that grows with every registration of the broker in ZooKeeper. The result has the
-        incarnation from the follower's last fetch. The result is empty if the stored ISR is
-        uncertain, for example because an ISR change is pending."""
+        """Return broker id -> incarnation in the last fetch, for the followers in the stored ISR;
+        empty if the stored ISR is uncertain."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

@@ -1,9 +1,8 @@
 """The replicas of this broker that yield leadership: this broker asks the controller to elect
-another in-sync replica, for example because the disk is full.
+another in-sync replica.
 
-The broker asks as if a log directory had failed: by a notification in ZooKeeper, and by the error
-KAFKA_STORAGE_ERROR in LeaderAndIsr responses. The broker still executes LeaderAndIsr requests, and
-leads until another replica is elected.
+The broker asks as if a log directory had failed: by a notification in ZooKeeper, and by
+KAFKA_STORAGE_ERROR in LeaderAndIsr responses. The broker leads until another replica is elected.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ class LeadershipYield:
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
         """Return whether this broker has asked the controller to elect another leader of the
-        partition. After `remove` has withdrawn the request, the result stays True for 2 *
-        `lag_max_s` seconds."""
+        partition. The result stays True for 2 * `lag_max_s` seconds after `remove`."""
         if partition.led_version is None:
             return False
         key = partition.topic_partition
@@ -66,17 +64,15 @@ class LeadershipYield:
             self.on_change()
 
     def may_copy(self, state: PartitionState | None) -> bool:
-        """Return whether this broker, as a follower, may fetch a partition in the state `state`.
-        False if the partition has no leader. Also False if this broker is about to stop and is not
-        in the ISR."""
+        """Return whether this broker may fetch the partition as a follower: the partition has a
+        leader, and this broker is in the ISR or not about to stop."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
-        """Return the error code of a partition in the LeaderAndIsr response. The code is
-        KAFKA_STORAGE_ERROR if this broker leads the partition and wants another broker to lead it,
-        else NONE."""
+        """Return the partition's error code in the LeaderAndIsr response: KAFKA_STORAGE_ERROR if
+        this broker leads the partition and `reasons` has the partition, else NONE."""
         leads = facts.state.leader == self._broker_id
         if leads and facts.topic_partition in self._reasons:
             return ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,8 +1,7 @@
 """An event loop in its own thread, for blocking code that calls coroutines.
 
-The thread runs until `close`. It also starts the child processes of a `Cluster`: Linux kills them
-when the thread that started them ends (PR_SET_PDEATHSIG), and this thread does not end before
-`close`.
+The thread must run until `close`: when the thread ends, Linux kills the child processes that the
+thread started (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations

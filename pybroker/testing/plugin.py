@@ -1,7 +1,7 @@
 """The pytest plugin of pybroker: clusters of real brokers as fixtures.
 
-Every pytest run imports this module if pybroker is installed, so other modules are imported only
-when a fixture is used."""
+Every pytest run imports this module, so only a fixture may import other modules of pybroker.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A TCP relay with faults: it can hold back data, refuse or reset connections, and delay data.
 
-A cut is like an unplugged cable: no side gets an error, and TCP delivers the held data after
-healing. Unlike with a cable, new connections are accepted during a cut, and stay silent. The relay
-does not parse the data."""
+A cut is like an unplugged cable, but new connections are accepted and stay silent.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +64,11 @@ class _Connection:
 
 
 class Relay:
-    """A proxy that listens from `start` to `close` and forwards all data to the target.
+    """A proxy that forwards all data to the target, from `start` to `close`.
 
-    `peer_of` returns the name of the peer that connects from a port, so that a fault can affect one
-    peer only. It is called at most once for each connection, because it may be slow."""
+    `peer_of` returns the name of the peer that connects from a port, and may be slow: the relay
+    calls `peer_of` at most once per connection.
+    """
 
     def __init__(
         self,
@@ -202,9 +202,7 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Forward data from `reader` to `writer`. When the sender closes its side of the
-        connection, forward the close and return. During a cut, neither data nor a close is
-        forwarded."""
+        """Forward data, and at last the close, from `reader` to `writer`. A cut holds back both."""
         while True:
             broken = False
             data = b""

@@ -1,10 +1,8 @@
-"""Reports log end offsets to the controller: those of this broker's replicas whose partition is
-orphaned.
+"""Reports to the controller the log end offsets of this broker's replicas of orphaned partitions.
 
-An orphaned partition has no leader, no in-sync replica and no eligible replica. (An eligible
-replica has all committed records, but is not in the ISR, KIP-966.) Each broker with an assigned
-replica writes the replica's log end offset to ZooKeeper. The controller elects a replica with the
-longest log.
+An orphaned partition has no leader, no in-sync replica and no eligible replica (KIP-966). Each
+broker with an assigned replica writes the log end offset to ZooKeeper. The controller elects a
+replica with the longest log.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ _Report = tuple[uuid.UUID, LogEndReport]
 
 class LogEndReports:
     """While `loop` runs, writes to ZooKeeper the log end offset of each replica on this broker
-    whose partition is orphaned. A partition is orphaned if it has no leader, no in-sync replica and
-    no eligible replica."""
+    whose partition is orphaned."""
 
     def __init__(
         self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
@@ -106,10 +103,8 @@ class LogEndReports:
             self._told.update(reports)
 
     def _report_of(self, key: TopicPartition) -> _Report | None:
-        """Return (topic id, report) for the partition. Return None if the partition has a leader,
-        an in-sync replica or an eligible replica. Also return None if this report is already
-        written. Also return None if the broker's incarnation, a number that grows with each
-        registration, is unknown."""
+        """Return the topic id and the due report of the partition; None if the partition is not
+        orphaned, the report is already written, or the broker's incarnation is unknown."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):

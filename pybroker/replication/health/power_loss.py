@@ -1,10 +1,10 @@
-"""The handling of suspect replicas after a power loss. Before the broker registers, it removes its
-suspect replicas from the ISR and from the eligible leader replicas (KIP-966).
+"""The handling of suspect replicas after a power loss. A power loss destroys records that were not
+synced, so each replica whose log was not closed is suspect.
 
-A power loss destroys records that were not synced, and the files do not show how many. So each
-replica whose log was not closed is suspect: it must catch up as a follower. If a partition has only
-one replica, this replica stays in the ISR, and the broker writes a node to ZooKeeper: the loss
-receipt. The loss receipt says that the records from the log end offset on may be lost.
+Before the broker registers, it removes its suspect replicas from the ISR and from the eligible
+leader replicas (KIP-966), so that the suspect replicas catch up as followers. The only replica of a
+partition stays in the ISR, and the broker writes a loss receipt to ZooKeeper: the records from the
+log end offset on may be lost.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ def in_sync_again(
 
 
 class PowerLoss:
-    """Handles the suspect replicas of a broker that starts after a power loss: replicas that may
-    have lost records. A suspect replica is removed from the ISR and from the eligible leader
-    replicas (KIP-966), unless the partition has no other replica."""
+    """Handles the suspect replicas of a broker that starts after a power loss."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord
@@ -79,10 +77,9 @@ class PowerLoss:
     async def step_aside(
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
-        """Remove the replicas `suspects` from the ISR and from the eligible replicas (KIP-966). The
-        only replica of a partition is not removed. For this replica, a loss receipt in ZooKeeper
-        says which records may be lost. `reason` appears in log lines and loss receipts. Raises
-        CoordError. After an error the broker must not register."""
+        """Remove the replicas `suspects` from the ISR and from the eligible replicas (KIP-966). For
+        the only replica of a partition, write a loss receipt instead. `reason` appears in log lines
+        and loss receipts. Raises CoordError: the broker must then not register."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]

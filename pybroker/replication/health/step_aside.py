@@ -1,5 +1,5 @@
 """Changes the state of a partition in ZooKeeper so that one broker is neither leader nor in-sync
-replica nor eligible replica. The change is one conditional write of the state node."""
+replica nor eligible replica."""
 
 from __future__ import annotations
 
@@ -25,11 +25,8 @@ or None to write nothing. Raises CoordError."""
 
 def without(state: PartitionState, broker_id: int) -> PartitionState | None:
     """Return `state` without this broker as leader, in-sync or eligible replica; None if the broker
-    has none of these roles.
-
-    The leader epoch grows by 1 (never by 2) if at least one condition holds: the broker led; the
-    new state has neither a leader nor in-sync replicas nor eligible replicas.
-    """
+    has none of these roles. The leader epoch grows by 1 if the broker led, or if the new state is
+    orphaned (`is_orphaned`)."""
     led = state.leader == broker_id
     if not led and broker_id not in state.isr and broker_id not in state.eligible:
         return None
@@ -55,14 +52,12 @@ class StepAside:
     async def __call__(
         self, key: TopicPartition, reason: str, decide: Decide, *, raises_incarnation: bool = False
     ) -> PartitionState | None:
-        """Call `decide` with the present state of partition `key`. Write the new state from
-        `decide` to the partition's state node, and return the new state. Return None if nothing was
-        written: `decide` returned None, a node is malformed, or the topic or state node does not
-        exist.
+        """Write the new state that `decide` returns for the present state of partition `key`, and
+        return the new state. Return None without a write if `decide` returned None, or a node is
+        missing or malformed.
 
-        If `raises_incarnation` is True, the ZooKeeper multi that writes the state also increases
-        the broker's incarnation. The incarnation is a number in ZooKeeper; each registration of the
-        broker increases this number, too. A fetch with an earlier incarnation cannot add the
+        With `raises_incarnation` the same multi increases the broker's incarnation, a number that
+        also grows with each registration: a fetch with an earlier incarnation cannot add the
         replica to the ISR. Raises CoordError if all attempts fail.
         """
         try:

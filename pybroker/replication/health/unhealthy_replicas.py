@@ -1,16 +1,9 @@
 """Removes damaged and incomplete replicas from the ISR and from the eligible replicas of their
-partitions.
+partitions, if a live broker has another in-sync or eligible replica. A damaged replica has a log
+with a corrupt range. An incomplete replica is still copying the leader's log, and may not lead.
 
-A damaged replica has a log with a corrupt range. It is removed when a live broker has another
-in-sync or eligible replica.
-
-An incomplete replica is still copying the leader's log from the start, and may not lead. Whether it
-is removed depends on the other replicas of the partition:
-
-- A live broker has another in-sync or eligible replica: the incomplete replica is removed.
-- Other replicas are in sync or eligible, but only on dead brokers: it is kept.
-- No other replica is in sync or eligible: it is removed if a live broker has another assigned
-  replica.
+An incomplete replica is also removed if no other replica is in sync or eligible, a live broker has
+another assigned replica, and this broker has lost no log directory.
 """
 
 from __future__ import annotations
@@ -43,10 +36,9 @@ while no other replica of the partition can replace it."""
 def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
-    """Return None if no other broker with an in-sync or eligible replica (KIP-966) is in `live`.
-    Otherwise return `state` without this broker as leader, in-sync replica or eligible replica. The
-    result is `state` unchanged if `state` does not name this broker. If `live` is None, all brokers
-    count as live."""
+    """Return `state` without this broker as leader, in-sync or eligible replica (KIP-966), possibly
+    unchanged. Return None if no other broker in `live` (None: all brokers) has an in-sync or
+    eligible replica."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
@@ -70,10 +62,9 @@ class UnhealthyReplicas:
         changed: Callable[[], None],
         raised: Callable[[int], None],
     ) -> None:
-        """`live` returns the ids of the registered brokers; an empty collection means unknown.
-        `changed` is called after a replica has left its ISR. The incarnation of a broker is a
-        number in ZooKeeper. Each registration of the broker increases it, and so do some steps of
-        the task `self.loop`. After such a step `raised` is called with the new incarnation."""
+        """`live` returns the ids of the registered brokers, empty if unknown. `changed` is called
+        after a replica has left its ISR. `raised` is called with the broker's new incarnation after
+        `loop` has raised the incarnation."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas
@@ -154,7 +145,7 @@ class UnhealthyReplicas:
 
     async def _withdraw(self, key: TopicPartition) -> bool:
         """Try to remove the damaged replica of `key` from the ISR and from the eligible replicas.
-        Return True if the replica was removed, or if the replica counts as intact again."""
+        Return whether the replica was removed, or counts as intact again."""
         health = self._logs.health[key]
         opened, live, damage = self._logs.log(key), self._live(), self.waiting.get(key)
         if damage is not None and damage.is_whole and opened is not None and opened.damage is None:
@@ -175,10 +166,8 @@ class UnhealthyReplicas:
     async def _step_aside(
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
-        """Remove this broker's damaged replica from the ISR and from the eligible leader replicas
-        (KIP-966) of the partition. Do nothing if no `live` broker has another replica in the ISR or
-        in the eligible leader replicas. With `live` None, all brokers count as live. Return whether
-        the partition state was written to ZooKeeper. Raises CoordError."""
+        """Write the partition state of `stepped_aside` to ZooKeeper, if any, to remove this
+        broker's damaged replica. Return whether the state was written. Raises CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)

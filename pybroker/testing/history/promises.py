@@ -56,10 +56,9 @@ def availability(history: History) -> Iterator[Violation]:
 
 
 def refusal(history: History) -> Iterator[Violation]:
-    """Check that no record sent with acks=all is acknowledged while the partition has no leader, or
-    while its ISR has fewer replicas than min.insync.replicas. A record is exempt if it was sent
-    less than `History.stale` ns after the partition got into this state, because a leader learns of
-    an ISR change with a delay."""
+    """Check that no record sent with acks=all is acknowledged while the partition has no leader or
+    too few in-sync replicas. Records sent in the first `History.stale` ns of this state are exempt,
+    because a leader learns of an ISR change late."""
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)
@@ -108,10 +107,9 @@ def admitted_losses(history: History) -> Iterator[Violation]:
 
 
 def losses_named(history: History) -> Iterator[Violation]:
-    """Check partitions that lost data by unclean elections: each acknowledged record that is
-    missing must be in an offset range that ZooKeeper records as lost. A partition that lost data
-    for another reason is exempt: a log that a power loss has truncated does not show which offsets
-    are lost."""
+    """Check that ZooKeeper records the offsets of all acknowledged records that unclean elections
+    lost. Partitions with other losses are exempt: a log truncated by a power loss does not show
+    which offsets are lost."""
     given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for loss in history.losses:
         given_up[loss.partition] += loss.given_up

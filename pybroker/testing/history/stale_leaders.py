@@ -1,10 +1,8 @@
-"""Stale leaders: replaced leaders that do not know yet that another broker leads. A stale leader
-may answer ListOffsets with a latest offset that is too low.
+"""Stale leaders: replaced leaders that do not know yet that another broker leads. As in Apache
+Kafka, a stale leader may answer ListOffsets with a latest offset that is too low.
 
-A replaced leader is stale if the controller cannot reach the leader, or if a fault made ZooKeeper
-expire the leader's session before the session timeout. Apache Kafka has stale leaders, too.
-acks=all stays safe: a stale leader cannot change the ISR, and the followers fetch from the new
-leader.
+A replaced leader is stale if the controller cannot reach the leader, or if a fault expired the
+leader's ZooKeeper session early.
 """
 
 from __future__ import annotations
@@ -34,16 +32,8 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given this answer. There must be a replaced leader
-        for which both hold:
-
-        - this leader was stale at the time of the answer;
-        - the latest offset in the answer is above every offset that clients already knew as
-          committed at the time of the replacement.
-
-        The answer may lack records that the new leader has committed, because a stale leader does
-        not have these records.
-        """
+        """Return whether a stale leader may have given this answer. The latest offset must be above
+        every offset that clients knew as committed when the leader was replaced."""
         return any(
             answer.offset
             > self._highest_committed(answer.partition, state.at - OBSERVATION_DELAY_NS)

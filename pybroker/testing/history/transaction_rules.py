@@ -1,7 +1,7 @@
 """The rules for transactions. Each function yields the violations in a history.
 
-Only topics that were never recreated and lost no records are checked. A transaction whose commit
-request got no answer may be committed or aborted."""
+Topics that were recreated or lost records are not checked.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def atomic(history: History) -> Iterator[Violation]:
 
 
 def committed_reads(history: History) -> Iterator[Violation]:
-    """Check that read_committed consumers get each committed record in order, and no aborted
-    record. Check also that no record was read before the producer of the record asked to commit."""
+    """Check that read_committed consumers get each committed record in order, no aborted record,
+    and no record before its producer asked to commit."""
     view = _committed_view(history)
     if view is None:
         return
@@ -72,12 +72,11 @@ def stable_offset(history: History) -> Iterator[Violation]:
 
     - The offsets that one client gets never decrease.
     - Each is above all records that read_committed consumers got before the request.
-    - None is above a record of a transaction whose producer has not yet asked to commit.
+    - None is above a record of a committed transaction before the producer asked to commit.
 
-    If retention deletes records, only the second rule is checked. Retention may delete records of
-    an open transaction. The last stable offset then rises to the log start offset, above these
-    records (as in Kafka, `UnifiedLog.maybeIncrementFirstUnstableOffset`). The offset falls again if
-    a broker that still has these records becomes the leader.
+    If retention deletes records, only the second rule holds: the offset rises when an open
+    transaction loses its records (as in Kafka, `UnifiedLog.maybeIncrementFirstUnstableOffset`), and
+    may fall when another broker becomes the leader.
     """
     view = _committed_view(history)
     if view is None:
@@ -109,9 +108,8 @@ def stable_offset(history: History) -> Iterator[Violation]:
 
 
 def offsets_match_output(history: History) -> Iterator[Violation]:
-    """Check the clients that consume, transform and produce in one transaction. Each input record
-    below the group's committed offset must have exactly one output record. Each other input record
-    must have none."""
+    """Check the clients that consume and produce in one transaction. Each input record below the
+    group's committed offset must have exactly one output record, each later input record none."""
     view = _committed_view(history)
     if view is None:
         return
@@ -143,8 +141,8 @@ def offsets_match_output(history: History) -> Iterator[Violation]:
 
 
 def fenced_writes_nothing(history: History) -> Iterator[Violation]:
-    """Check that a producer stores no record and commits no transaction after it was fenced. A
-    producer is fenced when a later producer with the same transactional id gets a higher epoch."""
+    """Check that a producer stores no record and commits no transaction after a later producer with
+    the same transactional id got a higher epoch."""
     stored: dict[TopicPartition, set[str]] = {
         partition: {record.value for record in read.records}
         for partition, read in history.final().items()
@@ -177,8 +175,7 @@ def fenced_writes_nothing(history: History) -> Iterator[Violation]:
 
 
 def _committed_view(history: History) -> History | None:
-    """Return the history as read_committed consumers see it. It has only the reads of these
-    consumers, and each send has the outcome of its transaction. Return None if the run has no such
+    """Return the history as read_committed consumers see it, or None if the run has no such
     consumers."""
     reads = history.transactions.reads
     if reads is None:
@@ -211,9 +208,8 @@ def _partitions(reads: History) -> Iterator[TopicPartition]:
 
 
 def _as_committed(send: Send, transaction: Transaction | None) -> Send:
-    """Return the send with the outcome of its transaction: "fail" for an aborted transaction,
-    "info" for a transaction whose outcome is unknown. The send stays unchanged if its transaction
-    was committed, or if it has no transaction."""
+    """Return the send with the outcome of its transaction: "fail" for aborted, "info" for unknown,
+    otherwise unchanged."""
     if transaction is None:
         return send
     if transaction.is_aborted:
@@ -233,9 +229,9 @@ def _stored(history: History, transaction: Transaction) -> Iterator[Send]:
 
 
 def _visible_and_hidden(history: History) -> Iterator[tuple[Transaction, list[Send], list[Send]]]:
-    """Yield (transaction, visible, hidden) for each transaction. A send is visible if
-    read_committed consumers find its record at the end of the run. An acknowledged send is hidden
-    if these consumers do not find its record, although retention has not deleted the record."""
+    """Yield (transaction, visible sends, hidden sends). In the final reads, read_committed
+    consumers find the records of visible sends. Hidden sends were acknowledged, but their records
+    are missing, although retention has not deleted them."""
     reads = history.transactions.reads
     if reads is None:
         return

@@ -1,6 +1,5 @@
-"""The values of the records that workloads send, as `name:incarnation:counter:checksum`. The first
-three parts are the fields of `Identity`. Each value is unique. The checksum also covers the
-partition, so a record in the wrong partition is detected."""
+"""The unique values of the records that workloads send: `name:incarnation:counter:checksum`. The
+checksum also covers the partition."""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ topic's name precedes it."""
 
 
 class Identity(NamedTuple):
-    """The origin of a value. `incarnation` is the number of the producer's process, counted over
-    all starts of the producer. `counter` is the number of the value, counted within this
-    process."""
+    """The origin of a value. `incarnation` counts the starts of the producer, `counter` the values
+    since this start."""
 
     producer: str
     incarnation: int
@@ -46,16 +44,13 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether this partition name was made by `eras.split` for operations that belong to no
-    era. An era of a partition ends when the topic is recreated or loses data. If it is not known
-    whether an operation happened before or after this end, the operation belongs to no era."""
+    """Return whether `eras.split` gave this name to operations whose era is unknown."""
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether `eras.split` has appended a suffix to the topic name. `eras.split` divides the
-    history of a partition at each recreation of the topic and at each data loss. Only the last part
-    can keep the plain topic name. All other parts get a suffix."""
+    """Return whether `eras.split` has appended a suffix to the topic name. Only the last era has
+    none."""
     return PAST in partition[0]
 
 

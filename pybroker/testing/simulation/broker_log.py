@@ -43,9 +43,8 @@ _LOSS: Final = "loss receipt partition=|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """Return a pattern that matches the error lines that are expected in a run with these kinds of
-    faults. With `is_lossy` the pattern also matches the lines of unclean elections and recorded
-    data losses."""
+    """Return a pattern of the error lines that are expected under these kinds of faults; with
+    `is_lossy`, also of the lines about loss receipts."""
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
     if is_lossy:
@@ -54,8 +53,8 @@ def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[
 
 
 class BrokerLog(logging.Handler):
-    """A log handler that collects the error lines of brokers. If the simulation keeps its trace as
-    text (`keep_lines` of `Environment`), the handler also adds every log line to the trace."""
+    """A log handler that collects the error lines of brokers. A trace that is kept as text also
+    gets every line from INFO up."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(logging.ERROR if environment.lines is None else logging.INFO)

@@ -46,9 +46,8 @@ class Args:
 
 
 def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
-    """Return the click command of the simulation. The command exits with code 1 if a seed failed.
-    `bugs` has the names of the bugs that `simulate` can put into the broker, each with a
-    description."""
+    """Return the click command of the simulation, with exit code 1 if a seed failed. `bugs` maps
+    the names of bugs that `simulate` can plant to descriptions."""
     known = bugs or {}
 
     @click.command(help="Run clusters under faults in simulated time, one per seed.")
@@ -94,9 +93,8 @@ def _check(args: Args, bugs: Mapping[str, str]) -> None:
 
 
 def _single_schedule(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
-    """Return the schedule that the command line asks for. Return None if the command line asks for
-    many seeds. `--seed` replaces the seed of the schedule file, and `--planted` (a bug to put into
-    the broker's code) replaces the file's option `planted`."""
+    """Return the schedule that the command line asks for, None for many seeds. `--seed` and
+    `--planted` replace the values in the schedule file."""
     if args.schedule is not None:
         try:
             schedule = parse(Path(args.schedule).read_text(encoding="utf-8"))

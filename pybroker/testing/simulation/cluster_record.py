@@ -1,7 +1,6 @@
-"""Converts the changes of a simulated cluster's ZooKeeper nodes (topics, partition states,
-controllers, data losses) into a history.
+"""Converts the changes of a simulated cluster's ZooKeeper nodes into a history.
 
-This module parses the ZooKeeper nodes itself, because the checks share no code with the brokers.
+The checks share no code with the brokers, so this module parses the nodes itself.
 """
 
 from __future__ import annotations
@@ -47,10 +46,8 @@ class Change(Protocol):
 
 
 class ClusterRecord:
-    """The record of a cluster's changes in ZooKeeper. `committed` must be called for every change,
-    in order. `states` has the present state of each partition. `lives` has the creation time, the
-    replicas and the deletion request of each existing topic, by topic name. `topic_ids` has the
-    topic id of each existing topic, by topic name."""
+    """The record of a cluster's changes in ZooKeeper. Call `committed` for every change, in order.
+    `states`, `lives` and `topic_ids` have only what exists now."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
         """The method `committed` adds the changes to `history`. `min_isr` is the default of
@@ -167,12 +164,9 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record the partition's data losses. `data` is the content of the ZooKeeper node that
-        lists them. A loss is identified by its leader epoch, and is recorded once.
-
-        If the node was deleted, `data` is None. In this case forget the leader epochs of the
-        recorded losses, because a recreated topic may use these epochs again.
-        """
+        """Record each data loss in the ZooKeeper node's content `data` once, by its leader epoch.
+        Forget the epochs if the node was deleted (`data` is None): a recreated topic may use the
+        epochs again."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition

@@ -1,14 +1,11 @@
-"""The limit for the number of brokers whose disks may have lost data at the same time. Within this
-limit, every lost record is a bug.
+"""The limit for data losses: at most min.insync.replicas - 1 brokers may have lost data at the same
+time. Within this limit, every lost record is a bug.
 
-An acknowledged record is on at least min.insync.replicas brokers. So min.insync.replicas - 1
-brokers may lose data at the same time. A broker that has lost data counts toward this limit until
-all of these are true:
+A broker that has lost data counts until all of these are true:
 
-- it has all committed records;
-- it is in sync again;
-- no file that it uses has a flipped bit. Otherwise the broker may find the bit later, and then
-  discard all records after this bit.
+- the broker has all committed records;
+- the broker is in sync;
+- no file that the broker uses has a flipped bit, which the broker may find later.
 """
 
 from __future__ import annotations
@@ -27,9 +24,8 @@ from pybroker.testing.simulation.view import replica, stored_states
 
 
 class DataLossBudget:
-    """A limit for data losses: at most `min_isr` - 1 brokers may have lost data at the same time. A
-    broker no longer counts when it is in sync, has all committed records, and uses no file with a
-    flipped bit."""
+    """The limit for data losses: at most `min_isr` - 1 brokers may have lost data and not yet
+    regained it."""
 
     def __init__(self, cluster: SimCluster, min_isr: int) -> None:
         self._cluster = cluster

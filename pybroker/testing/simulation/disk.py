@@ -1,8 +1,8 @@
-"""The disk of a simulated machine. Processes use it through a `DiskView`.
+"""The disk of a simulated machine. Processes use the disk through a `DiskView`.
 
-A change is visible at once and durable later (`inodes.py`); a power loss may lose changes that are
-not yet durable. A crash point kills the process at a chosen operation: this operation and all later
-ones raise `ProcessKilled`."""
+A change is visible at once, and durable later (`inodes.py`). From a crash point on, every operation
+of the process raises `ProcessKilled`.
+"""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ class SimDisk:
     def fail(
         self, operation: str, part: str = "", *, times: int = 1, number: int = errno.EIO
     ) -> None:
-        """Make the next `times` operations named `operation` on a path that contains `part` fail
-        with the error number `number`. After a failed sync the file's changes never become durable,
-        as on Linux."""
+        """Make the next `times` operations named `operation`, on paths that contain `part`, fail
+        with the error `number`. After a failed sync the file's changes never become durable, as on
+        Linux."""
         self.faults.fail(operation, part, times, number)
 
     def mend(self) -> None:
@@ -122,9 +122,8 @@ class SimDisk:
         self.environment.note(f"{self.name} is replaced")
 
     def flip(self, path: str, bit: int) -> None:
-        """Flip the bit number `bit` of the file at `path`, on the disk and in the cache. Raises
-        FileNotFoundError if the file does not exist; IndexError if the bit is after the end of the
-        file."""
+        """Flip one bit of a file, on the disk and in the cache. Raises FileNotFoundError;
+        IndexError if the bit is after the end of the file."""
         node = self.find(path)
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, f"{path} is no file of the disk {self.name}")
@@ -138,8 +137,8 @@ class SimDisk:
         self.environment.note(f"{self.name} flips {path} bit {bit}")
 
     def flip_random(self, ending: str) -> tuple[str, int] | None:
-        """Flip a random bit of a random file whose name ends with `ending`, such as `.log`. Return
-        the path and the number of the bit, or None if all such files are empty."""
+        """Flip a random bit of a random file whose name ends with `ending`. Return path and bit, or
+        None if no such file has content."""
         paths = [path for path, node in self.files() if path.endswith(ending) and node.data]
         if not paths:
             return None

@@ -20,10 +20,9 @@ class ProcessKilled(BaseException):
 
 @dataclass(slots=True)
 class CrashPoint:
-    """The disk operation at which a simulated process is killed. `when` selects this operation. An
-    int is the number of operations to let pass before the kill. A function of (operation, path)
-    returns True for the operation. If the operation writes data, the first `after_bytes` bytes are
-    written before the kill. `action` marks the process as dead."""
+    """The disk operation that kills a simulated process. `when` is the number of operations before
+    it, or a function of (operation, path) that returns True for it. A write stores only its first
+    `after_bytes` bytes. `action` marks the process as dead."""
 
     when: When
     action: Callable[[], object]
@@ -107,8 +106,7 @@ def os_error(number: int) -> OSError:
 
 
 def refusal(operation: str, path: str, error: OSError, *, is_write: bool = False) -> StorageError:
-    """Return the exception that a real `Disk` raises if the system reports `error`. This is
-    DiskFull if `is_write` is true and `error` means that the disk is full. In all other cases it is
-    StorageError."""
+    """Return the exception that a real `Disk` raises for `error`: DiskFull if a write finds the
+    disk full, otherwise StorageError."""
     kind = DiskFull if is_write and error.errno in _NO_ROOM else StorageError
     return kind(f"{operation} {path}: {error.strerror}")

@@ -155,9 +155,8 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {length}")
 
     def put(self, node: FileNode, path: str, operation: str, position: int, data: bytes) -> None:
-        """Write `data` at the byte `position` of a file. Raises OSError, with nothing written, if a
-        fault is set for the operation or if the disk is full. Raises ProcessKilled at a crash
-        point, with only the first `CrashPoint.after_bytes` bytes written."""
+        """Write `data` at the byte `position` of a file. Raises OSError, with nothing written;
+        ProcessKilled at a crash point, with `CrashPoint.after_bytes` bytes written."""
         disk = self._disk
         if disk.faults.is_any:
             point = disk.faults.death(operation, path)
@@ -176,9 +175,8 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Call this after a write of `data` failed with ENOSPC. If the disk is full, write the
-        first bytes of `data` that still fit, and return their number. If the disk has room for all
-        of `data`, an injected fault raised the ENOSPC: write nothing, and return 0."""
+        """After a write failed with ENOSPC: write the first bytes that fit, and return their
+        number. Write nothing and return 0 if all fit, because the ENOSPC was injected."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0

@@ -1,8 +1,7 @@
 """Virtual time, the calendar of future events, and the trace of past events in a simulation.
 
-No code waits in real time: when all event loops are idle, virtual time jumps to the next event.
-Each purpose has its own stream of random numbers, made from the seed. So if one fault is removed
-from a schedule, the other faults still get the same random numbers.
+Each purpose has its own stream of random numbers. So a fault that is removed from a schedule does
+not change the other faults.
 """
 
 from __future__ import annotations

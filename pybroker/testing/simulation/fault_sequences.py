@@ -22,9 +22,8 @@ _ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offset
 
 
 def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return the options and the faults of the seed's fault sequence. For most seeds there is no
-    sequence: return `options` unchanged and no faults. For a sequence that needs consumer groups,
-    the returned options have groups."""
+    """Return the options and faults of the seed's fault sequence. Most seeds have none. A sequence
+    may need consumer groups, and then adds them to the options."""
     rng = random.Random(f"{seed}/plot")
     if rng.random() >= SHARE:
         return options, ()
@@ -37,9 +36,8 @@ def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEven
 
 
 def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return faults that make an unclean election lose records. In the returned options, the time
-    of the faults (`faults_s`) is long enough for all of these faults. If the options allow no
-    unclean election, return the options unchanged and no faults."""
+    """Return faults that make an unclean election lose records, and options with enough time for
+    these faults. Return no faults if the options allow no unclean election."""
     if not options.lossy:
         return options, ()
     told = tuple(_left_behind(random.Random(f"{seed}/loss"), options))
@@ -48,9 +46,8 @@ def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
 
 
 def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...]:
-    """Return faults that interrupt moves of replicas between log directories. If each broker has
-    only one log directory, return no faults. Otherwise return faults for a random half of all
-    seeds."""
+    """Return faults that interrupt moves between log directories: for a random half of the seeds,
+    if brokers have several log directories."""
     rng = random.Random(f"{seed}/moves")
     if options.log_dirs == 1 or rng.random() >= _INTERRUPTED:
         return ()
@@ -59,10 +56,8 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults of one broker while its replicas move between log directories. The disk of the
-    broker is slow. Again and again the broker is cut off from the other brokers. After each cut
-    come one to three faults, for example a kill or the end of the broker's ZooKeeper session. Some
-    cuts, and the faults after them, hit the leader of one partition instead of the broker."""
+    """Yield faults of one broker, or sometimes of a leader, while replicas move on a slow disk:
+    again and again a cut from the other brokers, then one to three faults."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -84,9 +79,8 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield kills of all brokers, one after another. The time between two kills is long enough for
-    the killed broker to leave the ISR. So the broker that was killed first lacks the most records.
-    This broker is also the first to restart."""
+    """Yield kills of all brokers, one after another as each killed broker leaves the ISR. The
+    broker killed first lacks the most records, and restarts first."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]
@@ -101,9 +95,8 @@ def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults that end the ZooKeeper session of a broker (coordinator, controller or leader)
-    while the broker's link to ZooKeeper is slow. A write of the broker may then reach ZooKeeper
-    after another broker has taken over the role."""
+    """Yield faults that end the ZooKeeper session of a broker with a slow link to ZooKeeper: a
+    write of the broker may arrive after its successor has taken over."""
     victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
     victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
     at = rng.uniform(0, options.faults_s / 4)
@@ -119,10 +112,8 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults that end a follower's process at about the time when the leader adds the
-    follower to the ISR again. Before this, the follower is isolated from the other brokers for some
-    time, and the leader's link to ZooKeeper becomes slow. The follower may restart with an empty
-    disk."""
+    """Yield faults that isolate a follower, and end its process at about the time when the leader
+    adds the follower to the ISR again."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)

@@ -234,9 +234,8 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
-    """Expire a ZooKeeper session of the affected broker. Do nothing if the broker is paused or cut
-    off from ZooKeeper. ZooKeeper cannot notify such a broker. The broker's session then ends only
-    at the session timeout."""
+    """Expire a ZooKeeper session of the broker. Do nothing if the broker is paused or cut off from
+    ZooKeeper: ZooKeeper could not notify the broker."""
     client = _session(scene)
     if client is None or client.member is None:
         return
@@ -259,9 +258,8 @@ def expire_at_write(scene: Scene) -> None:
 
 
 def _session(scene: Scene) -> ZooKeeperSession | None:
-    """Return the ZooKeeper session that the fault affects. Faults that need consumer groups affect
-    the session that the broker has for committed offsets. All other faults affect the broker's main
-    session."""
+    """Return the session that the fault affects: the session for committed offsets if the fault
+    needs consumer groups, otherwise the main session."""
     purpose = OFFSETS if BY_NAME[scene.event.kind].needs_groups else ""
     return scene.cluster.zookeeper.client(scene.broker.machine.name, purpose)
 

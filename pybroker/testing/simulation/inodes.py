@@ -1,9 +1,9 @@
 """The files and directories of a simulated disk. Each has two contents: the one that processes see,
-and the durable one, which a power loss leaves.
+and the durable one.
 
-A change is pending first, and durable after a sync or after a while. A power loss keeps a random
-part of the pending changes, but never leaves an impossible file system, such as a file with two
-names."""
+A power loss makes a random part of the pending changes durable, but leaves no impossible file
+system, such as a file with two names.
+"""
 
 from __future__ import annotations
 
@@ -92,9 +92,8 @@ class FileNode:
         self.pending.clear()
 
     def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
-        """Apply a power loss to the file. Draw one of `kinds`, which decides which pending changes
-        become durable; "none" means no change, "all" means all changes. Drop the other changes.
-        Return the kind, or "-" if no change was pending."""
+        """Apply a power loss: a random one of `kinds` selects the pending changes that become
+        durable. The others are dropped. Return the kind, or "-" if no change was pending."""
         kind = rng.choice(kinds) if self.pending else "-"
         if kind == "all":
             self.settle()
@@ -136,10 +135,8 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Decide at random, for each change of the length and for each sector of a write, whether
-        it becomes durable or is dropped. If a truncation is dropped, the bytes after the new end
-        stay in the file. A later write may overwrite only some of these old bytes. The rest then
-        follows the new data."""
+        """Make a random part of the length changes and written sectors durable. After a dropped
+        truncation, old bytes may follow new data."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -181,9 +178,8 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 class Renaming(NamedTuple):
-    """A rename, creation or deletion of a file or directory that is not yet durable. `source` and
-    `target` are each (directory, name). `source` is None for a creation. `target` is None for a
-    deletion. `number` counts all such changes of the disk, from 1."""
+    """A rename, creation (`source` is None) or deletion (`target` is None), not yet durable.
+    `source` and `target` are (directory, name). `number` counts these changes of the disk."""
 
     number: int
     node: FileNode | DirectoryNode
@@ -193,9 +189,7 @@ class Renaming(NamedTuple):
     """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make this rename, creation or deletion durable. Do nothing if a later change of the same
-        file or directory is already durable. The later change may be a rename, a deletion or a
-        replacement."""
+        """Make this change durable, unless a later change of the same node is durable already."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -224,8 +218,8 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the durable name of `node`, because the change with this `number` replaced `node` by
-    another node. From now on, an earlier change to the name of `node` cannot become durable."""
+    """Remove the durable name of `node`, which the change `number` replaced. Earlier changes of the
+    name can no longer become durable."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
@@ -272,9 +266,8 @@ class DirectoryNode:
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """Return this directory and all nodes below it. A node is included if processes see it, if
-        it is durable, or if a pending change moves, creates or deletes it. The order is the same in
-        every run of a seed."""
+        """Return this directory and all visible, durable or pending nodes below, in the same order
+        in every run of a seed."""
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
         while waiting:
@@ -299,10 +292,8 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Make some of the renames, creations and deletions durable, and drop the others, as a power
-    loss does. A random choice decides: either a number of the oldest changes become durable, as in
-    a journaling file system, or each change becomes durable or not on its own. Return the choice as
-    text for the trace."""
+    """Make some pending names durable, and drop the others: at random, keep only the oldest, as in
+    a journaling file system, or any. Return the choice as text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

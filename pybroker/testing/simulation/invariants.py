@@ -1,8 +1,7 @@
 """The invariants of a simulated cluster's replicas, checked at every moment of a run.
 
-When a broker's disk may have lost data, all its replicas are doubted: a doubted replica may lack
-records without a violation. The doubt about a replica ends when the replica has left the ISR and
-rejoined it.
+A doubted replica, whose disk may have lost data, may lack records. The doubt ends when the replica
+has left the ISR and the eligible replicas (KIP-966), and rejoined.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT, UNCOMMITTED)
 
 
 class ReplicaNow(NamedTuple):
-    """The present state of a replica. If `runs` is False, the broker's process has ended, and
-    the other fields have the last state before this end. `process` is the name of the broker's
-    process."""
+    """The present state of a replica, or the last state before the broker's `process` ended (`runs`
+    is False)."""
 
     broker: int
     process: str
@@ -69,9 +67,7 @@ class Invariants:
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Mark all replicas of the broker as doubted, because its disk may have lost data. A
-        doubted replica may lack records without a violation. A replica is checked again when it has
-        left the ISR and rejoined it."""
+        """Mark all replicas of the broker as doubted, because its disk may have lost data."""
         self._record.history.keyed.doubted.add(broker)
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
@@ -115,12 +111,11 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """Remove a replica from `_doubted` when it has left the ISR and rejoined it. `_doubted` has
-        the replicas whose disk may have lost data. `running` has the replicas on running brokers.
+        """End the doubt about each replica that has left the ISR and the eligible replicas, and
+        rejoined. `running` has the replicas on running brokers.
 
-        The replica must have been outside the ISR while its broker was running. Otherwise the
-        leader may have added the replica back because of fetch requests that the broker had sent
-        before it stopped.
+        The replica must have been outside while its broker was running. Otherwise the leader may
+        have added the replica because of fetch requests from before the broker stopped.
         """
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
@@ -132,9 +127,8 @@ class Invariants:
                 del self._doubted[broker, partition]
 
     def _is_relied_on(self, broker: int, partition: TopicPartition) -> bool:
-        """Return whether the replica must have all committed records. It must if it is in sync or
-        eligible (KIP-966), and is not in `_doubted`. `_doubted` has the replicas of brokers whose
-        disk may have lost data."""
+        """Return whether the replica must have all committed records: in sync or eligible
+        (KIP-966), and not doubted."""
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False
@@ -196,9 +190,8 @@ class Invariants:
                 self._tell(COVERED, replica.partition, committed, text)
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
-        """Check that at least min.insync.replicas replicas have all records below the leader's high
-        watermark. Two kinds of replicas count without a check of their records: closed or deleted
-        replicas, and replicas whose disk may have lost data."""
+        """Check that min.insync.replicas replicas have all records below the leader's high
+        watermark. Closed, deleted and doubted replicas count as having them."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -10,10 +10,9 @@ from typing import Final
 
 
 class Target(enum.Enum):
-    """The target of a fault, as a schedule writes it. A broker is written as its id, or as a role
-    that the broker has when the fault begins: `leader/0` or `follower/0` (of partition 0),
-    `controller`, `coordinator/0` (of the first consumer group) or `transactions/0` (the transaction
-    coordinator of the first transactional id)."""
+    """The target of a fault, as a schedule writes it. A role means the broker that has the role
+    when the fault begins. Its number is that of the partition, consumer group or transactional id,
+    from 0."""
 
     BROKER = "a broker: 1, leader/0, follower/0, controller, coordinator/0 or transactions/0"
     PAIR = "two brokers, one direction or both: 1>2 or 1-2, each named like a single broker"
@@ -58,9 +57,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault that a simulation can inject. `lasts_s` is the range of the duration in
-    seconds; (0, 0) means that the fault is instantaneous. A generated schedule has a random
-    duration from this range."""
+    """A kind of fault that a simulation can inject. `lasts_s` is the range of its random duration
+    in seconds; (0, 0) means instantaneous."""
 
     name: str
     target: Target

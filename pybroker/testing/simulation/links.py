@@ -1,7 +1,6 @@
 """The simulated links between machines: reachability, delays, and data in transit.
 
-A `Pipe` is one direction of a connection. It delivers in order, as TCP does. While the direction is
-cut, its data waits. The data is lost only if the connection is lost.
+A `Pipe` is one direction of a connection, and delivers in order. During a cut, data waits.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ _RETRANSMISSION_S_MAX: Final = 0.2
 
 @dataclass(slots=True)
 class Delay:
-    """The delay of a message, in seconds: `least_s` plus a random time. The random time is up to
-    `usual_s` for most messages, and up to `most_s` for a fraction `tail` of the messages."""
+    """The delay of a message, in seconds: `least_s` plus a random time of up to `usual_s`, or
+    `most_s` for a fraction `tail` of the messages."""
 
     least_s: float = 0.0001
     usual_s: float = 0.001

@@ -1,8 +1,7 @@
 """The event loop of one simulated process. It runs unmodified asyncio tasks and futures.
 
-Callbacks of a process always run in the order in which they were scheduled. The seed decides only
-times: when callbacks run, how long they take, and when data arrives. In a killed process no code
-runs again, not even cleanup.
+Callbacks run in the order in which they were scheduled: the seed decides only times. A killed
+process runs no cleanup.
 """
 
 from __future__ import annotations
@@ -337,7 +336,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
     """Close a coroutine or generator of a dead process. Each `await` in its cleanup code makes one
-    call of `coroutine.close()` fail. So repeat the call until the cleanup has ended."""
+    call of `coroutine.close()` fail."""
     frame = "cr_frame" if inspect.iscoroutine(coroutine) else "gi_frame"
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
@@ -347,9 +346,8 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class LoopBlocking:
-    """The `Blocking` (thread pool) of a simulated process, without threads. It runs up to `threads`
-    calls at a time. Each call takes effect at a random time between its start and its
-    completion."""
+    """The `Blocking` (thread pool) of a simulated process, without threads. Each call takes effect
+    at a random time between its start and its completion."""
 
     def __init__(self, loop: ProcessLoop, rng: random.Random, threads: int = 10) -> None:
         self._loop = loop

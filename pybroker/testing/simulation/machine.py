@@ -37,9 +37,8 @@ class MachineClock:
 class Machine:
     """A simulated machine with at most one process at a time.
 
-    The callbacks in `on_stop` are called when a process has ended. Their argument is False if the
-    machine has lost power: the connections of the process just fall silent. Otherwise it is True:
-    the connections are closed or reset.
+    When a process has ended, the callbacks in `on_stop` are called: with False if the machine has
+    lost power (connections fall silent), otherwise with True.
     """
 
     def __init__(self, environment: Environment, name: str) -> None:

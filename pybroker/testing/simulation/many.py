@@ -51,9 +51,8 @@ def run_many(
     processes: int,
     minutes: float | None = None,
 ) -> Tally:
-    """Run the schedules in `processes` worker processes. When `minutes` have passed, start no
-    further run. `tell` gets the report of each failure, and a line about the progress every few
-    seconds."""
+    """Run the schedules in `processes` worker processes. Start no run after `minutes`. `tell` gets
+    progress lines and the reports of failures."""
     tally = Tally()
     begun = time.monotonic()
     deadline = None if minutes is None else begun + 60 * minutes

@@ -85,9 +85,8 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity | None:
-        """Record that a client requests to move the replica. Until the request is answered, the
-        replica may be in any directory. Return the replica's identity, which the caller passes to
-        `answered`. Return None if the broker does not run or has no such replica."""
+        """Record a request to move the replica. Return the replica's identity for `answered`, None
+        if the broker does not run or has no such replica."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1
@@ -103,9 +102,8 @@ class Moves:
         asked_identity: _ReplicaIdentity | None,
         error: object,
     ) -> None:
-        """Record the answer to a request to move a replica to `directory`. `error` is None if the
-        broker accepted the move. `asked_identity` is the identity that the replica had when the
-        request was sent, as returned by `asked`."""
+        """Record the answer to a request to move a replica to `directory`. `asked_identity` is the
+        result of `asked`. `error` is None if the broker accepted the move."""
         partition = replica.topic_partition
         key, now = (broker.id, partition), _identity(broker, partition)
         if error is None:
@@ -130,9 +128,8 @@ class Moves:
         and for each replica in two directories. Call this after recovery, when `are_finished` is
         true.
 
-        `errors` are the error lines that brokers logged. A move that failed according to such a
-        line is no violation. With `disks_were_harmed` the directories of moved replicas are not
-        checked: only a replica in two directories is a violation.
+        Moves that failed according to the brokers' error lines `errors` are allowed. With
+        `disks_were_harmed`, moves are not checked.
         """
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
@@ -163,9 +160,8 @@ def _identity(broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity 
 
 
 def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:
-    """Yield a violation for each replica that is in two directories, or whose directory has a
-    marker file of a move. With `spares_copies` an incomplete copy of a replica is no violation: a
-    broker with a damaged disk keeps such a copy until its next start."""
+    """Yield a violation for each replica in two directories, or with a marker file of a move.
+    `spares_copies` allows the incomplete copies that a broker with a damaged disk keeps."""
     if broker.rooms is None:
         return
     disk = DiskView(broker.disk)

@@ -1,5 +1,5 @@
-"""The nemesis: it applies the faults of a schedule to a simulated cluster. A fault is skipped if it
-has no target when it begins, or would exceed the limit of data loss (`data_loss_budget.py`)."""
+"""The nemesis: applies the faults of a schedule to a simulated cluster. A fault without a target,
+or above the limit of `data_loss_budget.py`, is skipped."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinators: Mapping[str, Sequence[TopicPartition]] | None = None,
     ) -> None:
-        """Prepare the faults of the schedule. A fault may name its target broker by a role:
+        """Prepare the faults of the schedule. A fault may name a broker by its role:
 
-        - `leader/N` is the leader of partition N of `topic`;
-        - `follower/N` is a random broker other than this leader;
-        - `coordinator/N` is a group coordinator: the leader of `coordinators["coordinator"][N]`;
-        - `transactions/N` is a transaction coordinator: the leader of
-          `coordinators["transactions"][N]`.
+        - `leader/N`: the leader of partition N of `topic`;
+        - `follower/N`: a random broker other than this leader;
+        - `coordinator/N`: the leader of `coordinators["coordinator"][N]`;
+        - `transactions/N`: the leader of `coordinators["transactions"][N]`.
 
-        Each value of `coordinators` is a list of partitions. N is taken modulo the length of this
-        list. `doubt` is called with the id of each broker whose disk may have lost data.
+        In the last two, N is taken modulo the length of the list. `doubt` gets the id of each
+        broker whose disk may have lost data.
         """
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
@@ -102,8 +101,8 @@ class Nemesis:
         return True
 
     def _brokers(self, event: FaultEvent, rng: random.Random) -> list[SimBroker] | None:
-        """Return the target brokers of the fault. Return an empty list for a fault of ZooKeeper.
-        Return None if a target does not exist, or if both targets are the same broker."""
+        """Return the target brokers, an empty list for a fault of ZooKeeper. Return None if a
+        target does not exist, or if both are the same broker."""
         target = BY_NAME[event.kind].target
         if target is Target.ALL:
             return [*self._cluster.brokers.values()]

@@ -60,9 +60,8 @@ class Host:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect a new socket to the address. Return the transport, and the protocol that
-        `factory` makes. Like a real connect, it raises OSError if the connection fails, and waits
-        while the link to the address is cut."""
+        """Connect a new socket, and return the transport and the protocol. Waits while the link is
+        cut. Raises OSError."""
         loop = self._running_loop()
         target = self._network.find(host, self)
         if self._network.takes_twice(self, target):
@@ -260,9 +259,8 @@ class Network:
         return [*found]
 
     def reset_after(self, source: str, target: str, length: int) -> None:
-        """Count the bytes that arrive at `target` on all connections from `source`. When `length`
-        bytes have arrived, reset the connection on which the last of them arrived. The answer to
-        the last bytes does not arrive."""
+        """When `length` more bytes from `source` have arrived at `target`, on any connections,
+        reset the connection of the last byte."""
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:
@@ -285,9 +283,8 @@ class Network:
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let the next connection from `source` to `target` be half-open: `target` accepts it, but
-        `source` has dropped it. At random, the connect call of `source` either fails with a reset,
-        or succeeds with a second connection."""
+        """Let `target` accept the next connection from `source`, although `source` has dropped it.
+        At random, the connect call of `source` fails, or succeeds with a second connection."""
         self._double_next[source, target] += 1
 
     def takes_twice(self, source: Host, target: Host) -> bool:

@@ -1,6 +1,5 @@
-"""Does the work of a human operator in a simulated cluster: restarts brokers that have ended or
-that found a full disk at their start, and accepts the loss of data that cannot come back. A
-partition that may need the lost data has no leader until the loss is accepted."""
+"""Does the work of a human operator in a simulated cluster: restarts brokers, and accepts the loss
+of data that cannot come back."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from pybroker.testing.simulation.view import stored_states
 
 
 def repair(cluster: SimCluster) -> None:
-    """Accept the loss of data that cannot come back. Start each broker that has ended. Restart each
-    broker that found a full disk when it started. Call `repair` repeatedly after the last fault."""
+    """Accept the loss of data that cannot come back. Restart each broker that has ended or found a
+    full disk at its start. Call this repeatedly after the last fault."""
     found = _irrecoverable(cluster)
     for broker in cluster.brokers.values():
         found[broker.id] |= _replaced_directories(broker)
@@ -41,9 +40,8 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the paths of all lost log directories, if an empty directory is at the path of one of
-    them. Otherwise return an empty set. The broker keeps such an empty directory offline until the
-    operator accepts the loss."""
+    """Return all lost log directories if one of them is now an empty directory, which the broker
+    keeps offline until the operator accepts the loss. Otherwise return an empty set."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -52,9 +50,8 @@ def _replaced_directories(broker: SimBroker) -> set[str]:
 
 
 def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
-    """Return broker id -> the log directories and partitions whose loss the operator must accept.
-    The loss of a partition must be accepted if every in-sync replica and every eligible replica
-    (KIP-966) has lost data."""
+    """Return broker id -> the log directories and partitions whose loss the operator must accept,
+    because all in-sync and eligible replicas (KIP-966) of a partition have lost data."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -69,15 +66,15 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return what the broker's file `pybroker.accept-loss` must name to accept the loss of the
-    broker's replica of this partition. The first case that applies decides:
+    """Return the names that accept the loss of the broker's replica. The first case that applies
+    decides:
 
-    - the broker does not serve: nothing;
+    - the broker does not serve: none;
     - the replica has a corrupt range, and is in sync or eligible (KIP-966): the partition;
-    - the broker has the log of the replica, and the log is a complete copy: nothing;
+    - the broker's log is a complete copy: none;
     - the broker has lost log directories: these directories;
-    - the replica has a corrupt range, and is neither in sync nor eligible: the partition;
-    - otherwise: nothing.
+    - the replica has a corrupt range: the partition;
+    - otherwise: none.
     """
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
@@ -94,8 +91,7 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
     """Kill the broker, and write `names` (log directories and partitions) into its file
-    `pybroker.accept-loss`. At its next start the broker reads the file and accepts the loss of
-    these log directories and partitions."""
+    `pybroker.accept-loss`, which the broker reads at its next start."""
     assert broker.rooms is not None
     path = f"{broker.rooms.logs.usable_directories[0]}/{ACCEPTED_LOSS}"
     broker.machine.kill()

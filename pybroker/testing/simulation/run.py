@@ -1,7 +1,7 @@
 """One run of the simulation: a cluster and its clients under a schedule of faults.
 
-At the end of the schedule all faults are healed, and the cluster must recover within a known time.
-Then all records are read again, from the leaders and from the disks, and the history is checked.
+After the faults, the cluster must recover within a known time. Then all records are read, and the
+history is checked.
 """
 
 from __future__ import annotations
@@ -93,13 +93,12 @@ def simulate(
     stop_early: bool = False,
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
-    """Run the schedule in this process, and return the result. The same schedule always gives the
-    same result. The function `planted` returns a context manager that puts a deliberate bug into
-    the broker's code. Its argument is the name of the bug, from the schedule's option `planted`; ""
-    means no bug.
+    """Run the schedule in this process. The same schedule always gives the same result. `planted`
+    returns a context manager that puts the bug with the given name into the broker's code; "" means
+    no bug.
 
     With `stop_early` the run ends at the first violated invariant, without a check of the history.
-    Logging and garbage collection of this process are changed during the run.
+    The run changes logging and garbage collection of this process.
     """
     begun = time.process_time()
     environment = Environment(schedule.seed, keep_lines=keep_trace)
@@ -299,10 +298,9 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Return whether each group has processed all records of its partitions. In a run without
-        transactions, a group must reach the high watermark. In a run with transactions it must
-        reach the last acknowledged record: only transaction markers, which members do not process,
-        may follow."""
+        """Return whether each group has processed all records of its partitions. With
+        transactions, the last acknowledged record is enough, because members do not process the
+        markers after it."""
         states, positions = stored_states(self.cluster), self.workload.positions
         ends = self.workload.ends if self.workload.transactional_ids else None
         return all(

@@ -1,8 +1,8 @@
-"""The schedule of a simulation run: the options of the cluster and the times of the faults. A
-schedule can be printed, edited and parsed again.
+"""The schedule of a simulation run: the options of the cluster and the times of the faults.
 
-All other random choices, such as delays, depend on the seed only: a schedule with fewer faults runs
-with the same random streams."""
+All other random choices depend only on the seed: a schedule with fewer faults has the same random
+streams.
+"""
 
 from __future__ import annotations
 
@@ -97,9 +97,8 @@ class Options:
 
 
 def fits(kind: Kind, options: Options) -> bool:
-    """Return whether a run with these options may have this kind of fault. Some kinds need groups
-    or several log directories. A power loss of all machines needs `options.flush` 1, because only
-    synced records survive it."""
+    """Return whether a run with these options may have this kind of fault. A power loss of all
+    machines needs `options.flush` 1, because only synced records survive."""
     if kind.needs_groups and not (options.groups or options.loops):
         return False
     if kind.needs_directories and options.log_dirs == 1:

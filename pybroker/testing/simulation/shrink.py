@@ -1,6 +1,4 @@
-"""Reduces a failing simulation schedule to a small one that fails in the same way. If faults are
-removed from a schedule, most of its run stays the same, because the other random choices depend
-only on the seed."""
+"""Reduces a failing simulation schedule to a small one that fails in the same way."""
 
 from __future__ import annotations
 
@@ -50,9 +48,9 @@ class _Search:
         self._tried = {str(schedule)}
 
     def is_better(self, schedule: Schedule) -> bool:
-        """Run the schedule, store it as `best` if it fails, and return whether it fails. Return
-        False, without a run, if the schedule was tried before, or if its faults may lose data even
-        without a bug."""
+        """Run the schedule, and return whether it fails; if so, store it as `best`. Return False,
+        without a run, for a schedule that was tried before or has a fault that does not fit
+        (`fits`)."""
         text = str(schedule)
         if text in self._tried or not _is_fair(schedule):
             return False
@@ -71,9 +69,8 @@ def _is_fair(schedule: Schedule) -> bool:
 
 
 def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
-    """Return a smaller schedule that still fails, after at most `runs_max` runs. The run of
-    `schedule` itself must fail. `fails` runs a given schedule. It returns whether this run fails in
-    the same way as the run of `schedule`."""
+    """Return a smaller schedule that still fails, after at most `runs_max` runs. `fails` runs a
+    schedule, and returns whether it fails in the same way. `schedule` itself must fail."""
     search = _Search(schedule, fails, runs_max)
     steps = (_fewer_events, _plainer_options, _plainer_events, _smaller_load)
     try:
@@ -88,8 +85,8 @@ def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
 
 
 def _fewer_events(search: _Search) -> None:
-    """Remove groups of events as long as the run of the schedule still fails (delta debugging).
-    When no group of one size can be removed, go on with smaller groups."""
+    """Remove groups of events, in smaller and smaller groups, while the schedule still fails (delta
+    debugging)."""
     parts = 2
     while search.best.events:
         events = search.best.events
@@ -144,9 +141,8 @@ def _shorter(event: FaultEvent) -> FaultEvent | None:
 
 
 def _replace(search: _Search, index: int, event: FaultEvent) -> bool:
-    """Replace the event at `index` of the best schedule with `event`. Run the changed schedule,
-    and return whether the run fails. Return False, without a run, if the events would be out of
-    order."""
+    """Replace an event of the best schedule, and return whether the changed schedule fails. Return
+    False if the events would be out of order."""
     changed: Sequence[FaultEvent] = [
         event if number == index else each for number, each in enumerate(search.best.events)
     ]

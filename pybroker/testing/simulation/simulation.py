@@ -100,8 +100,9 @@ class Application(Generic[T]):
 class Simulation:
     """A simulated cluster of brokers with the ids 1 to `brokers`, started by a `with` statement.
 
-    `config` holds options of all brokers. The same seed, code and calls give the same run; equal
-    values of `digest` mean equal runs."""
+    `config` holds options of all brokers. The same seed, code and calls give the same run, and the
+    same `digest`.
+    """
 
     def __init__(
         self,
@@ -194,9 +195,8 @@ class Simulation:
     def run(
         self, main: Callable[..., Coroutine[Any, Any, T]], *args: Any, seconds: float = 60.0
     ) -> T:
-        """Start `main(*args)`, run until it has ended, and return its result. Raises the exception
-        of `main` if it has failed; SimulationError if it has not ended after `seconds` of virtual
-        time."""
+        """Run `main(*args)` to its end, and return its result. Raises the exception of `main`;
+        SimulationError after `seconds` of virtual time."""
         application = self.start(main, *args)
         self.wait(lambda: not application.is_running, seconds=seconds)
         return application.result
@@ -254,9 +254,9 @@ class Simulation:
     def cut(
         self, one: int | str, others: Iterable[int | str] | None = None, *, both: bool = True
     ) -> None:
-        """Hold back all data from the machine `one` to the machines `others` (None: all), and with
-        `both` also from `others` to `one`. Connections stay open, and `heal` delivers the data.
-        Brokers are named by their id, applications by their name, ZooKeeper by `ZOOKEEPER`."""
+        """Hold back all data from the machine `one` to `others` (None: all), and with `both` in the
+        opposite direction, until `heal`. Machines are named by a broker id, an application's name,
+        or `ZOOKEEPER`."""
         source = self._names(one)
         targets = (
             [*self.cluster.machines, *self.cluster.zookeeper.members]

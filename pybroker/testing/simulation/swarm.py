@@ -1,8 +1,7 @@
 """Generates the schedule of a simulation seed: options, and random faults.
 
-Each seed picks only a few kinds of faults (swarm testing). With all kinds at once, one fault would
-often undo the state that another fault needs. Some seeds also have a sequence of related faults
-(`fault_sequences.py`).
+Each seed picks only a few kinds of faults (swarm testing), because one fault may undo the state
+that another fault needs.
 """
 
 from __future__ import annotations

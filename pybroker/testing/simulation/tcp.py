@@ -1,7 +1,7 @@
 """The simulated kernel: sockets, and the packets between the two sockets of a connection.
 
-While a direction of the link is cut, data and FIN wait. They are delivered after the cut has ended,
-as by TCP's retransmissions. A reset is sent only once, so a cut loses the reset.
+During a cut, data and FIN wait. The reset of a closing socket is lost, because the socket sends it
+only once.
 """
 
 from __future__ import annotations
@@ -263,9 +263,9 @@ class ConnectedSocket(SocketBase):
             self._out.send(Sign.FIN)
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Read received data into `buffer`. Return the number of bytes; 0 is the end of data.
-        Raises BlockingIOError if no data has arrived; OSError if the connection is lost and all
-        received data was read."""
+        """Read data into `buffer`, and return the number of bytes; 0 is the end of data. Raises
+        BlockingIOError if no data has arrived; OSError, after all received data, if the connection
+        is lost."""
         received = self._received
         if not received:
             return self._nothing_left()
@@ -311,9 +311,8 @@ class ConnectedSocket(SocketBase):
             self._taken = 0
 
     def close(self, *, reset: bool = False) -> None:
-        """Close this socket at once. The peer still gets the data in transit, and then the end of
-        data. With `reset`, or if this socket has unread data, the peer gets a reset instead of the
-        end of data. Idempotent."""
+        """Close this socket at once. After the data in transit, the peer gets the end of data, or a
+        reset if `reset` is true or this socket has unread data. Idempotent."""
         if self.is_gone:
             return
         if self.error is None:

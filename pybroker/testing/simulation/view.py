@@ -38,13 +38,8 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
 
 
 def is_healthy(cluster: SimCluster) -> bool:
-    """Return whether all of the following hold:
-
-    - no broker has a damaged replica;
-    - every partition has all brokers in its ISR;
-    - the broker that ZooKeeper names as a partition's leader acts as the leader, and has the leader
-      epoch that ZooKeeper has.
-    """
+    """Return whether no replica is damaged, all brokers are in every ISR, and each leader in
+    ZooKeeper acts as the leader, in the same leader epoch."""
     apps = [each.app for each in _running(cluster)]
     if any(app is not None and app.unhealthy_replicas.waiting for app in apps):
         return False
@@ -62,8 +57,7 @@ def _running(cluster: SimCluster) -> list[SimBroker]:
 
 
 def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
-    """Return the running broker that acts as the partition's leader, None if there is none. If
-    several brokers act as the leader, return the one with the latest leader epoch."""
+    """Return the running broker that acts as the partition's leader in the latest leader epoch."""
     found, epoch = None, NO_EPOCH
     for broker in cluster.brokers.values():
         if broker.app is None:

@@ -27,10 +27,8 @@ _topic_id = lru_cache(maxsize=256)(encode_uuid)
 class LiveWatch:
     """A repeated check of the invariants of all replicas, from `start` on.
 
-    `__enter__` replaces methods of the class `Partition`, so that the watch notices log
-    truncations. `__exit__` restores the methods. All simulations of a Python process share the
-    class `Partition`, so the process must run only one simulation between `__enter__` and
-    `__exit__`.
+    From `__enter__` to `__exit__`, the watch replaces methods of the class `Partition`. The Python
+    process must run no other simulation meanwhile.
     """
 
     def __init__(
@@ -66,13 +64,9 @@ class LiveWatch:
         self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """In the results of the reads at the end of the run, drop the records below the highest log
-        start offset that a leader of the partition had during the run. Do nothing in a run without
-        retention.
-
-        Retention has deleted these records. After a power loss or a change of leader they may exist
-        again, but a client need not find them.
-        """
+        """Remove from the final reads the records that retention has deleted: those below the
+        highest log start offset of any leader. A replica may still have these records after a power
+        loss."""
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
             topic, number = read.partition

@@ -1,9 +1,7 @@
 """A simulated ZooKeeper ensemble: elections, sessions, and one order of all changes.
 
-The leader appends all changes to one log, which each member applies with its own delay
-(`zookeeper_member.py`). A new leader is elected only after the old one has stepped down. A member
-may answer reads with stale data. A member that is cut off from the leader answers reads until it
-notices that it has lost the leader.
+Each member applies the leader's log with its own delay (`zookeeper_member.py`), so reads may be
+stale. A new leader is elected only after the old leader has stepped down.
 """
 
 from __future__ import annotations
@@ -112,9 +110,8 @@ class ZooKeeper:
         session_ms_max: int = 60_000,
         sync_limit_s: float = 2.0,
     ) -> None:
-        """Create the members and elect a leader. Session timeouts are limited to `session_ms_min`
-        and `session_ms_max`. A member notices the loss of the leader, and a leader the loss of its
-        quorum, after `sync_limit_s` seconds."""
+        """Create the members and elect a leader. Session timeouts are from `session_ms_min` to
+        `session_ms_max`. A lost leader or quorum is noticed after `sync_limit_s`."""
         self.environment = environment
         self.links = links
         self.session_ms_min = session_ms_min
@@ -152,10 +149,9 @@ class ZooKeeper:
     def session(
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
-        """Return a new ZooKeeper client for the present process of the machine. The caller must
-        call the client's `start`. `start` first ends the sessions that earlier processes left open.
-        A client without `purpose` is the main client of the process. The process may have further
-        clients, each with its own `purpose`."""
+        """Return a new ZooKeeper client for the machine's present process. The caller must call
+        `start`, which first ends the sessions of earlier processes. `purpose` names a further
+        client of the process."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
@@ -288,9 +284,8 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _answer_resumption(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Answer a Connect that resumes a session on a new connection. `session` is None if the
-        session has expired. The member that forwarded the Connect need not be up to date with the
-        leader."""
+        """Answer a Connect that resumes a session on a new connection. `session` is None if it has
+        expired. The member that forwarded the Connect need not be up to date."""
         if session is None:
             granted = Granted(0, 0)
         else:

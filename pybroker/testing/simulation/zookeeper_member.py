@@ -1,8 +1,9 @@
 """One member of the simulated ZooKeeper ensemble: its own copy of the tree, which may lag, and its
 clients' connections.
 
-A member answers reads from its own copy, and forwards other requests to the leader. Requests of a
-connection are answered in order: a read waits until the member has applied the write before it."""
+A member answers reads from its copy, and forwards other requests to the leader. The answers on a
+connection keep the order of the requests.
+"""
 
 from __future__ import annotations
 

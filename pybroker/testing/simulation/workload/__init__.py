@@ -1,8 +1,7 @@
 """Clients that produce load on a simulated cluster, and record the answers in a history
 (`pybroker.testing.history`).
 
-Each client is a process on its own machine with the real `pybroker.client`: producers, consumers,
-an admin client, and others. The seed decides their actions.
+Each client is a process on its own machine with the real `pybroker.client`.
 """
 
 from pybroker.testing.simulation.workload.options import ProducerKind, WorkloadOptions

@@ -165,9 +165,8 @@ class Client:
         raise AssertionError("a subclass of Client must define run()")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
-        """Make a Kafka client, start it and return it. If the Kafka client cannot reach the
-        cluster, try again with a new one. Return None if `is_stopping` becomes true before a Kafka
-        client has started."""
+        """Return a new, started Kafka client. Try again while the cluster cannot be reached. Return
+        None once `is_stopping` is true."""
         while not self.is_stopping:
             client = make()
             try:

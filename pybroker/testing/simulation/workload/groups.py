@@ -98,10 +98,9 @@ class _GroupClient(Client):
 
 
 class MemberClient(_GroupClient):
-    """A simulated member of a consumer group. Each process of the member commits offsets in a
-    randomly chosen way. After a random time the process leaves the group, unsubscribes, crashes or
-    pauses. After the last fault (`shared.is_even`), and at the latest after `Workload.stop`, the
-    member does none of these, and stays in the group until `Workload.stop_groups`."""
+    """A simulated member of a consumer group. After a random time, each process leaves,
+    unsubscribes, crashes or pauses. After the last fault (`shared.is_even`) or `Workload.stop`, the
+    member stays in the group until `Workload.stop_groups`."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)

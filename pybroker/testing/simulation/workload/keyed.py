@@ -1,8 +1,8 @@
 """The simulated clients of a compacted topic: producers of keyed records and tombstones, and
-readers that read the topic again and again.
+readers.
 
-Every few seconds the producers take new keys, so that the last values of earlier keys must survive
-each pass of the log cleaner."""
+The producers often take new keys, so that the last values of earlier keys must survive compaction.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ _SCAN_REST_MEAN_S: Final = 1.0
 
 
 class KeyedWriter(Client):
-    """A producer of keyed records. A producer that has neither idempotence nor transactions sends
-    no tombstones. A retry could store such a tombstone a second time, after a later value of the
-    key. A reader would then not find this value, as if the value had been lost."""
+    """A producer of keyed records. A producer without idempotence sends no tombstones: a retry
+    could store a tombstone again, after a later value, and the value would look lost."""
 
     is_idempotent = True
     transactional_id: str | None = None
@@ -217,9 +216,8 @@ def as_keyed(records: Sequence[ConsumerRecord]) -> tuple[KeyedRecord, ...]:
 
 
 def keyed_clients(shared: Shared, name: str) -> list[Client]:
-    """Return the clients of the compacted topic: a reader, and `options.keyed_writers` producers
-    (at most 3). The first producer is idempotent, the second has no idempotence, the third is
-    transactional. Without producers there is no reader either."""
+    """Return a reader of the compacted topic and its `options.keyed_writers` producers (at most 3),
+    or no clients without producers."""
     kinds = (KeyedWriter, PlainKeyedWriter, TransactionalKeyedWriter)
     names = ("keyed", "keyed-plain", "keyed-transactional")
     count = shared.options.keyed_writers

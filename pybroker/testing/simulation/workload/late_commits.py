@@ -1,6 +1,5 @@
-"""Commits of a group member that arrive twice, or after the member has joined a later
-generation. The member id in a late commit is valid, so only the generation tells the coordinator
-to refuse it."""
+"""Commits of a group member that arrive twice, or in a later generation. The member id in a late
+commit is valid: only the generation shows that the commit is late."""
 
 from __future__ import annotations
 
@@ -30,9 +29,8 @@ _REQUEST_S: Final = 2.0
 
 
 class LateCommits:
-    """Sends some commits of one group member a second time: at once, or late, when the member has
-    joined a later generation. `current` returns the member's present member id, generation and
-    instance id."""
+    """Sends some commits of one group member a second time, at once or in a later generation.
+    `current` returns the member's present identity."""
 
     def __init__(
         self,
@@ -53,9 +51,8 @@ class LateCommits:
         self._open: list[Commit] = []
 
     def sent(self, offsets: Offsets) -> None:
-        """Record that the member commits these offsets. At random, send the commit a second time.
-        The first call in a new generation also repeats, at random, the last commit of the previous
-        generation."""
+        """Record that the member commits these offsets. At random, send this commit again, or the
+        last commit of the previous generation."""
         identity = self._current()
         if self._last is not None and self._last[0].generation < identity.generation:
             if self._rng.random() < _LATE:

@@ -67,9 +67,8 @@ class ProducerKind(enum.Enum):
 
     @property
     def keeps_order(self) -> bool:
-        """Return whether the producer's records are stored in the order of sending. This is true
-        with acks=all. It holds even without idempotence, because `pybroker.client.Producer` has
-        only one batch in flight for each partition."""
+        """Return whether records are stored in the order of sending. With acks=all they are, even
+        without idempotence: `pybroker.client.Producer` has one batch in flight per partition."""
         return self.acks == -1
 
 

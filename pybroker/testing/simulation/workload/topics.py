@@ -118,9 +118,9 @@ class AdminClient(Client):
     async def _decide(
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
     ) -> bool:
-        """Repeat an admin operation until it succeeds, and return True. The error code
-        `done_before` is a success, too: it shows that an earlier attempt has succeeded. Once the
-        clients are stopping, make at most `_LAST_TRIES` more attempts, and then return False."""
+        """Repeat an admin operation until it succeeds, or returns `done_before` because an
+        earlier attempt succeeded. Return False after `_LAST_TRIES` attempts while the clients
+        are stopping."""
         last_tries = _LAST_TRIES
         while last_tries:
             last_tries -= self.is_stopping

@@ -72,10 +72,9 @@ cannot continue its transaction."""
 
 
 class TransactionalProducer:
-    """A producer with a transactional id. Each request is repeated after retriable errors for up to
-    5 s. Methods raise ClientError if the request fails. The attribute `definite` of the ClientError
-    is False if a broker may have processed the request. The ClientError is a `ResponseError` if a
-    broker answered with an error code that is not retriable."""
+    """A producer with a transactional id. Requests are repeated after retriable errors for up to 5
+    s. Methods raise ClientError: a ResponseError for an error code that is not retriable. The
+    error's `definite` is False if a broker may have processed the request."""
 
     def __init__(
         self,

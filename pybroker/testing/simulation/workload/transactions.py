@@ -48,9 +48,8 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """A producer with a transactional id that it shares with a second client. One of the two
-    clients has `is_spare`. This client stops when the faults of the run are over
-    (`shared.is_even`). The client without `is_spare` then leaves no transaction open."""
+    """One of two producers with the same transactional id. The producer with `is_spare` stops after
+    the last fault (`shared.is_even`). Then the other producer leaves no transaction open."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
@@ -207,7 +206,7 @@ class _TransactionalClient(Client):
         - `keep`: abort, then get the next epoch with the same producer id;
         - `leave`: end the process with the transaction open.
 
-        With an `ApiProducer`, which cannot do `late` and `keep`, these two ways only abort.
+        With an `ApiProducer`, `late` and `keep` only abort.
         """
         end = "commit" if self._is_calm else self.rng.choice(_ENDS)
         if end == "commit":
@@ -239,9 +238,9 @@ class _TransactionalClient(Client):
         self.recorder.transaction_ended(transaction, outcome)
 
     async def _send_late(self, producer: TransactionalProducer, transaction: Transaction) -> None:
-        """Send a batch after its transaction has ended. Raises ClientError if the batch is refused
-        or its answer is lost. The caller must then end the process. Otherwise a batch whose answer
-        was lost might become part of a later transaction of the same epoch."""
+        """Send a batch after its transaction has ended. After a ClientError the caller must end the
+        process: a batch without an answer might become part of a later transaction of the same
+        epoch."""
         partition = self.rng.choice(self.shared.catalog.partitions())
         await asyncio.sleep(self.rng.expovariate(1 / _LATE_S))
         values, settled = self._noted(transaction, partition, 1)

@@ -64,9 +64,8 @@ class Workload:
         *,
         name: str = "client",
     ) -> None:
-        """Create the clients. The names of all clients begin with `name`. Each client runs on the
-        machine that `machine` returns for the client's name. `sockets` returns the network
-        operations of a machine."""
+        """Create the clients. Their names begin with `name`. `machine` returns the machine for a
+        client's name. `sockets` returns the network operations of a machine."""
         options = options or WorkloadOptions()
         recorder = Recorder(environment)
         shared = Shared(environment, machine, sockets, bootstrap, options, recorder)
