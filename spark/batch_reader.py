@@ -26,12 +26,10 @@ DECOMPRESSED_BYTES_MAX = 256 * 2**20
 def read_batches(
     request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range in offset order, with the columns `names`. Small stored batches
-    are joined until the result has BATCH_ROWS rows or BATCH_BYTES bytes. A larger stored batch is
-    yielded as it is.
+    """Yield the records of a range in offset order, with the columns `names`.
 
-    Raises RangeFailed if the range no longer has the records of the snapshot, and ReadFailed if the
-    cluster does not answer. The message of each error names topic-partition@offset.
+    Raises RangeFailed if the original records cannot be read, and ReadFailed if the cluster does
+    not answer. Both messages name topic-partition@offset.
     """
     builder = ColumnBuilder(
         headers="headers" in names, keys="key" in names, values="value" in names

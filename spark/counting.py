@@ -1,8 +1,8 @@
-"""Counts the records of a snapshot, so that a later reader detects records removed by compaction.
+"""Counts the records of a snapshot, so that a later reader detects compaction.
 
-A range is divided into at most 64 parts. Each part has the number of its records and a digest of
-their offsets. Each part ends at a batch boundary. If compaction has removed records of a batch, the
-batch is decoded, because its header does not show the offsets of the remaining records.
+A range has at most 64 parts, each with a record count and a digest of the offsets. Parts end at
+batch boundaries. A compacted batch is decoded, because its header does not show the remaining
+offsets.
 """
 
 from __future__ import annotations
@@ -59,11 +59,10 @@ def counted(
     progress: Progress = lambda done, total: None,
 ) -> Snapshot:
     """Return the snapshot with record counts for the topics that `count` chooses. "compacted"
-    chooses the compacted topics, and the topics whose cleanup.policy cannot be read; "always"
-    chooses all topics, and "never" no topic. `options` are client options with Kafka's names.
+    includes topics with an unreadable cleanup.policy. `options` have Kafka's names.
 
-    Records that retention deletes during the counting are no error. Raises ConfigError if `options`
-    are invalid; RangeFailed if a range cannot be read; another ClientError if a request fails.
+    Raises ConfigError for invalid `options`, RangeFailed if a range cannot be read (deletion by
+    retention is no error), another ClientError if a request fails.
     """
     if count == "never":
         return snapshot
@@ -94,9 +93,8 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 def count_range(
     reader: RangeReader, item: PartitionRange, report: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """Return the counted parts of a range that is not empty. The parts are consecutive and cover
-    the range. After each batch, `report` receives the next offset to count. Raises the errors of
-    `RangeReader.batches`."""
+    """Return consecutive parts that cover the range, which must not be empty. `report` receives the
+    next offset to count. Raises the errors of `RangeReader.batches`."""
     parts = CountedParts(item.start, item.end)
     for header, batch in reader.batches(item):
         try:

@@ -19,10 +19,9 @@ class SnapshotError(PybrokerError):
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
-    """The offsets of a partition from `start` up to, not including, `end`; 0 <= `start` <= `end`.
-    `log_start` and `leader_epoch` are the partition's log start offset and leader epoch when the
-    snapshot was taken (-1: unknown). `counts` are the record counts of consecutive parts that cover
-    the range; they are empty if the records were not counted."""
+    """The offsets of a partition from `start` up to, not including, `end`. `log_start` and
+    `leader_epoch` are those at the snapshot's time (-1: unknown). `counts` cover the range (empty:
+    not counted)."""
 
     start: int
     end: int
@@ -63,13 +62,14 @@ class Change(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """The change of one partition between two snapshots. `before` and `after` are the partition's
-    ranges in the earlier and in the later snapshot; None means that the snapshot lacks the
-    partition.
+    """The change of a partition between two snapshots. `before` and `after` are the partition's
+    ranges (None: the snapshot lacks the partition).
 
-    `offsets` is the later end offset minus the earlier end offset. It is negative if records were
-    lost. For a new or recreated partition, `offsets` is the number of offsets in the later range.
-    For a removed partition, `offsets` is minus the number of offsets in the earlier range.
+    `offsets`, by `change`:
+
+    - new, recreated: the number of offsets in `after`
+    - removed: minus the number of offsets in `before`
+    - otherwise: the later minus the earlier end offset
     """
 
     topic_partition: TopicPartition
@@ -84,9 +84,8 @@ def compare(
     earlier: tuple[str, PartitionCut] | None,
     later: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
-    """Return the change of one partition between two snapshots. `earlier` and `later` are pairs,
-    one for each snapshot: (topic id, range of the partition). If a snapshot lacks the partition,
-    its pair is None. At most one pair is None."""
+    """Return the change of a partition. `earlier` and `later` are (topic id, range); at most one is
+    None, if its snapshot lacks the partition."""
     old, new = earlier and earlier[1], later and later[1]
     if earlier is None or old is None:
         assert new is not None

@@ -1,6 +1,4 @@
-"""Shortens Spark's errors for the user. A worker hides the stack trace of a PybrokerError, because
-the message is complete. A worker keeps the stack trace of any other error. `reason` returns one
-line for any error."""
+"""Shortens Spark's errors for the user. A worker hides only the stack trace of a PybrokerError."""
 
 from __future__ import annotations
 
@@ -60,9 +58,8 @@ def hide_stack_trace(error: PybrokerError) -> PybrokerError:
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of an error in one line. If Spark's error contains a PybrokerError, the
-    reason is the message of the PybrokerError. Otherwise it is the most specific line of Spark's
-    error."""
+    """Return one line: the message of a PybrokerError in Spark's error, or else the error's most
+    specific line."""
     if isinstance(error, PybrokerError):
         return str(error)
     text = str(error)

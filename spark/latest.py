@@ -26,9 +26,8 @@ def read_latest(
     request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the last record of each key in the range, with the columns `names`, in no particular
-    order. If the last record of a key has a null value, the record is left out, unless the request
-    keeps tombstones. Raises KeyMissing for a record without a key, and the errors of
-    `read_batches`."""
+    order. A key whose last record is a tombstone is left out, unless the request keeps tombstones.
+    Raises KeyMissing for a record without a key, and the errors of `read_batches`."""
     held = [name for name in dict.fromkeys(["key", *names]) if name not in _SAME_FOR_ALL]
     drop = request.tombstones == "drop"
     asked = list(dict.fromkeys([*held, "offset", *(["value"] if drop else [])]))

@@ -1,8 +1,5 @@
-"""Finds the last row of each key in a sequence of rows, in bounded memory.
-
-Rows that exceed the memory limit are written to files. The hash of a row's key chooses the file, so
-all rows of a key are in one file. Each file is later reduced on its own.
-"""
+"""Finds the last row of each key in a sequence of rows, in bounded memory. Rows above the limit go
+to files by the hash of the key. Each file is later reduced on its own."""
 
 from __future__ import annotations
 
@@ -30,12 +27,10 @@ _ROWS_SPILLED_MIN: Final = 1_000
 
 
 class NewestRows:
-    """Receives rows by `add`. `finish` yields the row that was added last for each value of the
-    column `key`.
+    """Receives rows by `add`. `finish` yields the last row for each value of the column `key`.
 
-    The memory is about `bytes_max` bytes, and about twice `bytes_max` while rows are compared. Rows
-    that do not fit into `bytes_max` are written to unnamed files. The system removes these files
-    when the process ends.
+    The memory is about `bytes_max` bytes, and twice as much while rows are compared. Rows above the
+    limit are in unnamed files.
     """
 
     def __init__(self, bytes_max: int, level: int = 0) -> None:
@@ -81,9 +76,8 @@ class NewestRows:
                 yield from newest.finish()
 
     def _compare(self) -> None:
-        """Merge the waiting rows into the kept rows: of all rows with the same key, only the last
-        row is kept. Then write the kept rows to files if they need too much memory, or if files
-        exist already."""
+        """Merge the waiting rows into the kept rows, the last row of each key. Write the kept rows
+        to files if they are too large, or if files exist."""
         if not self._waiting:
             return
         parts = [] if self._held is None else [self._held]

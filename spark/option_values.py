@@ -1,5 +1,5 @@
-"""Parsers for the text of an option. A parser returns the option's value, or raises ValueError with
-a message such as "must be true or false". The caller puts the option's name before the message."""
+"""Parsers for the text of an option. A parser raises ValueError with a message such as "must be
+true or false". The caller adds the option's name."""
 
 from __future__ import annotations
 

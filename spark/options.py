@@ -1,8 +1,7 @@
 """Parses the options of `format("pybroker")` into one frozen `ReadRequest`.
 
-Names, defaults and precedence are those of Spark's Kafka source, so that a user can change a job's
-format without changing its options. A given option is either used, or refused, or accepted without
-effect. For an option without effect, a notice gives the reason.
+Names, defaults and precedence are those of Spark's Kafka source. An option is used, refused, or
+accepted without effect and with a notice.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ FAULTS_SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record with the timestamp `timestamp_ms` (since 1970) or later. If a partition has
-    no such record, `or_latest` decides: True means the log end offset, False means an error."""
+    """The first record with the timestamp `timestamp_ms` (since 1970) or later. If there is none:
+    the latest offset (`or_latest`), or else an error."""
 
     timestamp_ms: int
     or_latest: bool = True
@@ -65,13 +65,11 @@ Bounds = Bound | Mapping[str, Bound | Mapping[int, Bound]]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSpec:
-    """The description of a snapshot to take. Exactly one field chooses the partitions: `topics`
-    (names), `pattern` (a regular expression for a part of a topic's name) or `partitions` (by
-    topic).
+    """The snapshot to take. Exactly one field chooses the partitions: `topics`, `pattern` (matches
+    a part of the name) or `partitions`.
 
-    `since` is an earlier snapshot. If `since` is set, `starts` is ignored: the range of a partition
-    starts at the end of the partition's range in `since`. If `since` does not have the partition,
-    the range starts at the log start offset.
+    If `since` is set, `starts` is ignored: a range starts at the end of the earlier range, or else
+    at the log start offset.
     """
 
     topics: Sequence[str] = ()
@@ -268,9 +266,8 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 
 @dataclass(frozen=True, slots=True)
 class _Responses:
-    """The brokers' responses for each partition: log start offset (`first`), latest offset
-    (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). `epoch_ends` has the responses
-    to OffsetForLeaderEpoch for the leader epochs in the snapshot `since`."""
+    """The brokers' responses for each partition. `first`: log start offset. `last`: latest offset.
+    `at_start`, `at_end`: for AtTime bounds. `epoch_ends`: for the leader epochs in `since`."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]
@@ -318,9 +315,8 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotS
 def _timestamps(
     keys: Sequence[TopicPartition], bounds: Bounds, side: str
 ) -> dict[TopicPartition, int]:
-    """Return the timestamp to look up for each partition whose start or end (`side`) is an AtTime.
-    Raises SnapshotError if `bounds` lacks a chosen partition, names a partition that is not chosen,
-    or has an invalid offset."""
+    """Return the timestamp to look up for each partition whose `side` (start or end) is an AtTime.
+    Raises SnapshotError if `bounds` do not fit the chosen partitions, or have an invalid offset."""
     found = {key: _bound(bounds, key) for key in keys}
     faults = [
         f"{key} is missing from the {side} offsets: give an offset for every partition (-2"
@@ -395,9 +391,8 @@ def _offset_of(
     side: str,
     faults: list[str],
 ) -> int:
-    """Return the offset of `bound`, which is the start or the end (`side`) of the partition's
-    range. Add a fault to `faults` if `bound` is above the latest offset. Also add a fault if
-    `bound` is an AtTime without a matching record, unless `or_latest` is True."""
+    """Return the offset of `bound`. Add a fault if `bound` is above the latest offset, or an AtTime
+    without a record and without `or_latest`."""
     first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset
@@ -435,9 +430,8 @@ def _reversed(key: TopicPartition, start: int, end: int, spec: SnapshotSpec) -> 
 def _earlier_ends(
     topics: Mapping[str, TopicInfo], spec: SnapshotSpec, responses: _Responses, faults: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return, for each partition of the earlier snapshot `spec.since`, the offset at which that
-    snapshot ends. The new snapshot starts there. If a partition makes this impossible, add the
-    reason to `faults`. Deletion of records by retention is not such a reason."""
+    """Return each partition's end in `spec.since`, where the new range starts. Add a fault if a
+    range cannot start there. Deletion by retention is no fault."""
     if spec.since is None:
         return {}
     found = {}

@@ -1,8 +1,7 @@
-"""Checks whether the ranges of a snapshot can still be read, and still have the same records.
+"""Checks whether the ranges of a snapshot still have the same records.
 
-The brokers' responses show deleted records, recreated topics, missing partitions and truncated
-logs. They do not show whether compaction has removed records. If the snapshot has record counts,
-counting the records again shows whether compaction has removed any.
+The brokers' responses do not show compaction. Only a new count of a snapshot with record counts
+does.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ COMPACTION_LAG: Final = "min.compaction.lag.ms"
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The result of a check. The object is true (`bool()`) if `problems` is empty.
+    """The result of a check; `bool()` is true if `problems` is empty.
 
-    `problems` has a line for each error that a read would raise, and for each partition that could
-    not be checked. `warnings` has a line for each topic from which compaction may have removed
-    records.
+    `problems`: errors that a read would raise, and partitions that could not be checked.
+    `warnings`: topics from which compaction may have removed records.
     """
 
     problems: tuple[str, ...] = ()
@@ -54,9 +52,8 @@ async def readability(
     rng: Rng | None = None,
 ) -> Readability:
     """Ask all leaders whether the ranges can still be read. `cluster_id` and `created_at_ms` are
-    those of the snapshot. `will_recount`: the caller will also count the records again. If True,
-    there is no warning about compaction for topics with record counts, because the new count finds
-    removed records. Raises ClientError if no broker answers."""
+    those of the snapshot. `will_recount`: the caller counts again, so give no compaction warning
+    for counted topics. Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:
@@ -93,9 +90,8 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """Count the records again in each range that has record counts. Yield an error message for each
-    range that no longer has the counted records. `options` are client options with Kafka's names.
-    Raises ConfigError, and any ClientError except RangeFailed."""
+    """Count the records again in ranges with record counts. Yield an error message for each changed
+    range. Raises ConfigError, and any ClientError except RangeFailed."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:

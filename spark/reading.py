@@ -119,10 +119,8 @@ class FrozenReader(DataSourceReader):
         return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
-        """Return an offset range for each task. Spark calls this method in a separate process, each
-        time a query is planned. The snapshot has already fixed the offsets to read. The brokers are
-        asked only for sizes and batch boundaries, which are needed to divide these offsets among
-        the tasks."""
+        """Return an offset range for each task. Spark calls this method in a separate process for
+        each query plan. The brokers are asked only for sizes and batch boundaries."""
         with in_one_line():
             return [InputPartition(each) for each in _pieces(self._frozen)]
 

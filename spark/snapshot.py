@@ -53,24 +53,24 @@ def take(
 ) -> Snapshot:
     """Return a new snapshot of topics.
 
-    `since` is an earlier snapshot, or the path of its file. The range of each partition starts
-    where the range of the earlier snapshot ends. Without an earlier range, the range starts at
-    the partition's log start offset. With `since`, `topics` may be empty: the topics are then those
-    of `since`.
+    `since` is an earlier snapshot, or its file's path. A range starts at the end of the earlier
+    range, or else at the log start offset. `topics` and `isolation` default to those of `since`.
 
-    `until` is the end of each partition: "latest" (the last stable offset with read_committed, the
-    high watermark with read_uncommitted), a time in ms since 1970 (the first record with this
-    timestamp or later), or {topic: {partition: offset}} with an offset for every partition.
-    `isolation` is read_committed or read_uncommitted. The default is the isolation of `since`, or
-    read_committed without `since`. `conf` are client options with Kafka's names.
+    `until` is the end of each partition:
 
-    `count` chooses the topics whose records are counted: "compacted" (topics with log compaction),
-    "always" (all topics) or "never". A later read of a counted range fails if compaction has
-    removed records. `progress` is called with the number of counted offsets and the total number of
-    offsets.
+    - "latest": the last stable offset with read_committed, the high watermark with read_uncommitted
+    - a time in ms since 1970: the first record with this timestamp or later
+    - {topic: {partition: offset}} for every partition
 
-    Raises SnapshotError if an argument cannot be used; ConfigError if an option is invalid;
-    NoBrokers if no broker answers; RangeFailed if a range cannot be counted.
+    `isolation`: read_committed (default without `since`) or read_uncommitted. `conf`: client
+    options with Kafka's names.
+
+    `count` chooses the topics to count: "compacted" (topics with log compaction), "always" or
+    "never". A later read of a counted range fails if compaction has removed records. `progress`
+    receives the counted and the total number of offsets.
+
+    Raises SnapshotError for an unusable argument, ConfigError for an invalid option, NoBrokers if
+    no broker answers, RangeFailed if a range cannot be counted.
     """
     if count not in COUNTS:
         raise SnapshotError(f"count is {count!r}: give one of {', '.join(COUNTS)}")

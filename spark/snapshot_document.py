@@ -24,8 +24,8 @@ _COUNTS: Final = "counts"
 
 
 class DocumentReader:
-    """Reads values from JSON objects, and collects faults. In place of a wrong text or number, a
-    method returns "" or 0, so that the reader finds the other faults too."""
+    """Reads values from JSON objects, and collects all faults: a method returns "" or 0 for a wrong
+    value."""
 
     def __init__(self, *, may_have_counts: bool) -> None:
         self.faults: list[str] = []
@@ -57,8 +57,8 @@ class DocumentReader:
     def rows(
         self, row: Mapping[str, object], key: str, where: str
     ) -> Iterator[tuple[str, Mapping[str, object]]]:
-        """Yield the name and the value of each member of the object `row[key]`. Add a fault if this
-        object is missing or empty, and for each value that is not an object."""
+        """Yield the members of the object `row[key]`. Add a fault if the object is missing or
+        empty, or if a value is no object."""
         value = row.get(key)
         if not isinstance(value, dict) or not value:
             self.faults.append(f"{key} of {where} is {_shown(value)}, expected an object with keys")
@@ -133,9 +133,8 @@ class DocumentReader:
 
 
 def _counted(row: object, first: int, end: int) -> Counted | None:
-    """Parse an entry of "counts": [end offset, number of records, digest]. Return None if the
-    entry is malformed. The counted part begins at offset `first`. The end offset must be at most
-    `end`."""
+    """Parse an entry of "counts": [end offset, records, digest]. Return None if the entry is
+    malformed. The part begins at `first` and ends at most at `end`."""
     if not isinstance(row, list) or len(row) != 3 or any(type(each) is not int for each in row):
         return None
     beyond, records, digest = row

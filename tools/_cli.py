@@ -176,10 +176,9 @@ def client_options(
     overrides: Iterable[str] = (),
     **given: object,
 ) -> dict[str, Any]:
-    """Return a client's options, from the flags in `given`, the file `config_file` and the
-    key=value pairs in `overrides`. For the same option, `overrides` wins over the file, and the
-    file over `given`. Unless `leaderless_timeout_ms` is set, a partition without a leader is an
-    error after LEADERLESS_MS. Raises ConfigError."""
+    """Return a client's options. `overrides` (key=value) win over the file `config_file`, and the
+    file over the flags in `given`. By default, a partition without a leader is an error after
+    LEADERLESS_MS. Raises ConfigError."""
     options: dict[str, Any] = {"leaderless_timeout_ms": LEADERLESS_MS}
     options |= {name: value for name, value in given.items() if value is not None}
     layers: list[Mapping[str, object]] = [

@@ -52,7 +52,7 @@ _FORMAT_VERSION: Final = "message.format.version"
 @dataclass(frozen=True, slots=True)
 class Args:
     """The parsed command line of `configs`. `names[i]` is the name of an entity of type `types[i]`;
-    "" is the default entity. A type without a name means all entities of the type."""
+    "" is the default entity. A type without a name means all of its entities."""
 
     alter: bool
     types: tuple[str, ...]

@@ -1,6 +1,5 @@
-"""`configs --zookeeper`: reads and changes options directly in ZooKeeper, for topics and stopped
-brokers only. The options of a running broker are refused, because the broker must validate them
-itself."""
+"""`configs --zookeeper`: reads and changes options in ZooKeeper, for topics and stopped brokers
+only, because a running broker must validate its options itself."""
 
 from __future__ import annotations
 

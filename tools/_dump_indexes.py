@@ -36,9 +36,9 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """The choices for printing an index. `sanity_only`: instead of the entries, print the result of
-    the check that a broker makes at its start. `verify_only`: only compare the index with the log.
-    `max_message_size`: the maximum size (bytes) of the batch to which an entry points."""
+    """The choices for printing an index. `sanity_only`: print only the result of a broker's check
+    at its start. `verify_only`: only compare the index with the log. `max_message_size`: the
+    maximum size (bytes) of the batch to which an entry points."""
 
     sanity_only: bool = False
     verify_only: bool = False
@@ -229,8 +229,7 @@ def _entries(
     path: Path, layout: struct.Struct, base: int, *, offset_first: bool = False
 ) -> Iterator[tuple[int, int]]:
     """Yield the entries of an index file, without the zeros that a running broker preallocates.
-    With `offset_first`, the first number of an entry is the offset; otherwise the second number is
-    the offset."""
+    `offset_first`: the first number of an entry is the offset, otherwise the second."""
     first = True
     with path.open("rb") as stream:
         while data := stream.read(layout.size * _CHUNK_ENTRIES):
@@ -290,8 +289,8 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
-    """Return the last offset of the batch at `position` in the log. Raises Failure if the log has
-    no complete batch there, or if the batch is longer than `limit` bytes."""
+    """Return the last offset of the batch at `position` in the log. Raises Failure without a
+    complete batch of at most `limit` bytes."""
     if not 0 <= position <= log.size:
         raise Failure(
             f"{path}: an entry has the position {position}, but the log has only {log.size} bytes"

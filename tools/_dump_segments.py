@@ -98,9 +98,8 @@ class Complaints:
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that Kafka's tool prints for these faults, in the tool's order: offset
-        mismatches and gaps are printed from the last to the first, all other faults from the first
-        to the last."""
+        """Yield the lines of Kafka's tool, in its order: offset mismatches and gaps from the last
+        to the first, all other faults from the first to the last."""
         for path, pairs in self.mismatches.items():
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {a}, log offset: {b}" for a, b in reversed(pairs))

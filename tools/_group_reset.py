@@ -39,9 +39,8 @@ NOTHING_SHIFTS = "Cannot shift offset for partition {} since there is no current
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one of the fields from
-    `to_earliest` to `from_file` is set; the others are None or False. `topics` has values of
-    --topic such as "orders" and "orders:0,1"."""
+    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one field from `to_earliest`
+    to `from_file` is set. `topics`: values of --topic such as "orders" and "orders:0,1"."""
 
     to_earliest: bool = False
     to_latest: bool = False

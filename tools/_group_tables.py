@@ -29,10 +29,9 @@ COORDINATOR_WIDTH = 25
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """One partition of a group: the committed offset, the lag, and the assigned member. `committed`
-    is None if the group has no committed offset. In this case, the log offsets `lag.start_offset`
-    and `lag.end_offset` are valid, but `lag.records`, `lag.bytes` and `lag.seconds` are not.
-    `member` is None if the partition is not assigned."""
+    """One partition of a group. Without a `committed` offset, only the log offsets
+    `lag.start_offset` and `lag.end_offset` of `lag` are valid. `member` is None if the partition is
+    not assigned."""
 
     partition: TopicPartition
     committed: int | None
@@ -53,9 +52,8 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedOffset],
     lags: Mapping[TopicPartition, PartitionLag],
 ) -> list[OffsetRow]:
-    """Return the rows of a group. First come the partitions of members, beginning with the member
-    that has the most partitions. Then come the other partitions for which the group has a committed
-    offset. Raises MalformedInput."""
+    """Return the rows of a group: first the partitions of members, the member with the most
+    partitions first, then other partitions with a committed offset. Raises MalformedInput."""
     rows = []
     read: set[TopicPartition] = set()
 
@@ -136,9 +134,8 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
     """Return the table of `consumer-groups --describe --members`. `verbose` adds the column
-    ASSIGNMENT. `shown` is the result of `show_state`. If `shown` is True, the columns are as wide
-    as their values. If `shown` is False, the columns have Kafka's default widths. Raises
-    MalformedInput."""
+    ASSIGNMENT. `shown` is the result of `show_state`; if False, the columns have Kafka's default
+    widths. Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()

@@ -1,6 +1,6 @@
-"""The search of `transactions find-hanging`. A transaction hangs in a partition if it is open in
-the partition, but its coordinator does not list the partition. The coordinator will then never
-write the marker that ends the transaction."""
+"""The search of `transactions find-hanging`. A transaction hangs in a partition if it is open
+there, but its coordinator does not list the partition: the coordinator will never write the
+marker."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ class OpenProducer:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The transactions to search. `topic` and `partition` name the partitions; `broker` limits the
-    search to partitions with a replica on this broker. None means no limit. Only transactions whose
-    producer has sent no batch for more than `duration_ms` are searched."""
+    """The transactions to search; None means no limit. `broker`: only partitions with a replica on
+    this broker. `duration_ms`: only producers without a batch for longer than this."""
 
     topic: str | None
     partition: int | None
@@ -77,10 +76,9 @@ def hanging(
     names: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription],
 ) -> list[OpenProducer]:
-    """Return the transactions of `suspected` that hang, sorted by partition. A transaction hangs if
-    the coordinator does not know the transaction, or if the coordinator does not list the
-    partition. `names` maps producer ids to transactional ids. `descriptions` maps transactional ids
-    to the states of their transactions."""
+    """Return the transactions of `suspected` whose coordinator does not list the partition, sorted
+    by partition. `names`: producer id -> transactional id. `descriptions`: transactional id ->
+    state of the transaction."""
 
     def will_end(each: OpenProducer) -> bool:
         description = descriptions.get(names.get(each.producer.id, ""))

@@ -15,9 +15,8 @@ EXIT_BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """An event that is set by the first SIGTERM or SIGINT. Use it as a context manager on an event
-    loop: the signals are handled inside the `with` block only. A second signal has its default
-    effect."""
+    """A context manager on an event loop: the first SIGTERM or SIGINT inside the `with` block sets
+    `event`. A second signal has its default effect."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()

@@ -16,9 +16,9 @@ MIN_ISR_DEFAULT = 1
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The filters of --describe. If filters for partitions are given, only partitions that match at
-    least one of these filters are printed. With `overrides`, no partitions are printed, and a topic
-    is printed only if it has options of its own."""
+    """The filters of --describe. A partition is printed if it matches any of the partition filters,
+    or if there are none. `overrides`: print only topics with options of their own, without
+    partitions."""
 
     under_replicated: bool = False
     unavailable: bool = False

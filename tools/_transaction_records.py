@@ -12,8 +12,8 @@ _VERSION_SIZE = 2
 
 
 def transaction_record_text(record: Record) -> tuple[str | None, str | None]:
-    """Return a record's key and value as text. If the record cannot be decoded, the first text says
-    why, and the second is None. Raises Failure for a record without a key."""
+    """Return a record's key and value as text; (error message, None) if the record cannot be
+    decoded. Raises Failure for a record without a key."""
     if record.key is None:
         raise Failure(
             f"the record at offset {record.offset} has no key: --transaction-log-decoder is for"

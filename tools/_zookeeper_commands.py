@@ -82,17 +82,16 @@ class Call:
 
     @property
     def version(self) -> int:
-        """The expected version of the node: the value of -v. Without -v, the version is -1, which
-        matches any version. Raises ShellError if the value of -v is not an integer."""
+        """The expected version of the node from -v; -1, which matches any version, without -v.
+        Raises ShellError if the value is not an integer."""
         return _number(self.options.get("v", "-1"), "-v")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell. `options` are its option letters in getopt's form. After the options,
-    the command needs at least `least` words. With more than `most` words (None: no limit) the call
-    has ZooKeeper's deprecated form: the command prints a notice and sets a watch. `delete` prints
-    the notice, but sets no watch."""
+    """A command of the shell. `options`: option letters in getopt's form. `least`, `most` (None: no
+    limit): the number of words after the options. More words are ZooKeeper's deprecated form: the
+    command prints a notice and, except `delete`, sets a watch."""
 
     usage: str
     run: Callable[[Session, Call], None]
@@ -222,9 +221,8 @@ def _subtree(
     session: Session, path: str, watch: Callable[[Any], None] | None = None
 ) -> Iterator[str]:
     """Yield a node and its descendants in ZooKeeper's order: all children of the node by name, then
-    all descendants of the first child, then all descendants of the second child, and so on. A
-    descendant that is deleted in the meantime is skipped. If `watch` is not None, it is set as a
-    child watch on the node and on each descendant."""
+    all descendants of the first child, and so on. Skip a descendant that is deleted meanwhile.
+    `watch`: a child watch for every node."""
     yield path
     waiting = [path]
     while waiting:

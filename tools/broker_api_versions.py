@@ -119,8 +119,8 @@ def as_json(answer: BrokerVersions) -> dict[str, object]:
 
 
 def describe_api(number: int, offered: Range | None, supported: Api | None) -> str:
-    """Return a text such as `Fetch(1): 4 to 12 [usable: 12]`. `offered` has the versions of the
-    broker (None: the broker lacks the API). `supported` is None if this client lacks the API."""
+    """Return a text such as `Fetch(1): 4 to 12 [usable: 12]`. `offered`: the broker's versions,
+    None if the broker lacks the API. `supported`: None if this client lacks the API."""
     name = NAMES.get(number, "UNKNOWN")
     if offered is None:
         return f"{name}({number}): UNSUPPORTED"

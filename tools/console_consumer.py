@@ -238,9 +238,8 @@ def command(
 
 
 def leaderless_ms(timeout_ms: int | None) -> int:
-    """Return the consumer option leaderless_timeout_ms: the time in ms after which a partition
-    without a leader is an error. The time is at most half of `timeout_ms`. If `timeout_ms` is None,
-    return 0, which means no limit."""
+    """Return the consumer option leaderless_timeout_ms (ms): at most half of `timeout_ms`; 0, no
+    limit, without `timeout_ms`."""
     return 0 if timeout_ms is None else max(1, min(LEADERLESS_MS, timeout_ms // 2))
 
 
@@ -248,8 +247,7 @@ def group_of(
     flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
 ) -> str | None:
     """Return the group from --group (`flag`), --consumer-property (`words`) or --consumer.config.
-    Return None if none of these options names a group. Raises click.UsageError, with Kafka's
-    message, if these options name different groups, or if a group and a `partition` are given."""
+    Raises click.UsageError for different groups, or a group with a `partition`."""
     places = (
         flag,
         parse_overrides(words).get("group.id"),
@@ -270,11 +268,9 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set auto_offset_reset in `options` to `start`. An existing value is replaced only if --offset
-    is given (`by_offset`). If `start` is a number, change nothing.
-
-    Raises Failure if --from-beginning is given and the existing value is not "earliest".
-    """
+    """Set auto_offset_reset to `start`, unless `start` is a number. Only --offset (`by_offset`)
+    replaces an existing value. Raises Failure if --from-beginning contradicts the existing
+    value."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(
@@ -306,9 +302,8 @@ def parse_start(partition: int | None, offset: str | None, from_beginning: bool)
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The records to read: those of `topic`, or of all topics whose names match `include`, from
-    `start` on. If `partition` is not None, only this partition is read. Reading ends after
-    `max_messages` records, or when no record has arrived for `timeout_ms` (None: no limit)."""
+    """The records to read. Reading ends after `max_messages` records, or when no record has arrived
+    for `timeout_ms`."""
 
     topic: str | None
     include: str | None = None
@@ -328,9 +323,8 @@ class Printer:
         self.count = 0
 
     async def run(self, args: Args) -> None:
-        """Print records until `max_messages` are printed, or until no record has arrived for
-        `timeout_ms`. At the end, even after an interruption, print the number of records on
-        standard error. Raises PybrokerError."""
+        """Print records until a limit in `args` is reached. At the end, print the number of records
+        on standard error. Raises PybrokerError."""
         try:
             async with self._consumer as consumer:
                 if await self._subscribe_or_assign(consumer, args):

@@ -58,11 +58,10 @@ class LineFormat:
     ignore_error: bool = False
 
     def parse(self, line: bytes, number: int) -> Line:
-        """Return the headers, the key and the value in a line. `number` is the line number for
-        error messages. Raises Failure for a missing separator, unless ignore.error is true.
+        """Parse a line. Raises Failure, with the line's `number`, for a missing separator, unless
+        ignore.error is true.
 
-        With ignore.error=true, a line without the headers delimiter gives a record without headers.
-        A line without the key separator gives a record without a key. A header without its
+        With ignore.error=true, the record has no headers or no key, and a header without its
         separator has an empty value.
         """
         rest, headers = line, b""
@@ -247,10 +246,9 @@ def command(
 async def send_lines(
     producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
-    """Send every line of the input, which `read` returns in chunks. With `sync`, wait for the
-    acknowledgement of each line before the next line is sent. Return the exit code: 1 if a record
-    was not delivered, otherwise 0. If a line is malformed, send all lines before it, then raise
-    Failure."""
+    """Send every line of the input (`read`: see `lines_of`). With `sync`, wait for each
+    acknowledgement. Return the exit code: 1 if a record was not delivered. At a malformed line,
+    send the lines before it, then raise Failure."""
     failures = Failures(topic)
     number = 0
     async with producer:
@@ -297,8 +295,8 @@ class Failures:
 
 
 async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of input, without LF or CRLF. `read` returns the next chunk of input, and b""
-    at the end. `read` is called in a daemon thread, so that Ctrl-C ends the tool."""
+    """Yield the lines without LF or CRLF. `read` returns the next chunk of input, and b"" at the
+    end. A daemon thread calls `read`, so that Ctrl-C ends the tool."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_AHEAD_MAX)

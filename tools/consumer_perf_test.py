@@ -260,9 +260,8 @@ class Test:
         self._assign_ms_untold = 0
 
     def _print(self, since: Tally, until: Tally, assign_ms: int, start: str | None = None) -> None:
-        """Print a line about the records that were read after the tally `since`, up to the tally
-        `until`. `assign_ms` is the time until the partitions were known. `start` is the start time
-        to print in the final line; it is None for any other line."""
+        """Print a line about the records between two tallies. `assign_ms`: the time until the
+        partitions were known. `start`: the start time, only for the final line."""
         elapsed_ms = until.moment_ms - since.moment_ms
         fetch_ms = elapsed_ms - assign_ms
         mib = (until.bytes - since.bytes) / MIB

@@ -1,8 +1,5 @@
-"""`pybroker container`: the entry point of the container image. It runs a broker whose options come
-from environment variables. If the arguments are a command, it runs this command instead.
-
-Its flags check the broker's health, stop the broker, or write scripts with Kafka's command names.
-"""
+"""The entry point of the container image: runs a given command, or a broker whose options come from
+environment variables."""
 
 from __future__ import annotations
 
@@ -127,9 +124,8 @@ def _lacks_zookeeper(environment: Mapping[str, str]) -> bool:
 
 
 def _execute(words: Sequence[str]) -> NoReturn:
-    """Replace this process with the program that the first word names. If there is no such program,
-    replace this process with the tool of pybroker that the first word names. Exit with code 127 if
-    neither can be run."""
+    """Replace this process with the program that the first word names, or else with the pybroker
+    tool of this name. Exit with code 127 if neither can be run."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     program = list(words)
     if shutil.which(words[0]) is None and tool_name(words[0]) in TOOLS:
@@ -145,9 +141,8 @@ def _execute(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Raise Failure unless the broker that `environment` configures answers a request. The value of
-    advertised.listeners is not used: a start script may set this option for the broker's process
-    only, and then `environment` lacks it."""
+    """Raise Failure unless the configured broker answers a request. The value of
+    advertised.listeners is ignored: a start script may set it for the broker's process only."""
     settings = _settings(environment)
     properties = dict(settings.properties)
     properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")

@@ -1,8 +1,10 @@
-"""The environment variables of a container, converted to Kafka's options.
+"""Converts the environment variables of other Kafka images to Kafka's options:
 
-The variables have the names of other Kafka images: `KAFKA_` and the option's name in capitals, with
-`_` for `.`, `__` for `_` and `___` for `-` (Apache, Confluent); the same name after `KAFKA_CFG_`
-(Bitnami); and `KAFKA_CREATE_TOPICS` (wurstmeister). This module reads no files."""
+- Apache, Confluent: `KAFKA_` and the option in capitals, with `_` for `.`, `__` for `_`, `___` for
+  `-`
+- Bitnami: the same after `KAFKA_CFG_`
+- wurstmeister: `KAFKA_CREATE_TOPICS`
+"""
 
 from __future__ import annotations
 
@@ -113,9 +115,8 @@ class Settings:
     """The faults that prevent the broker's start; each fault names a variable."""
 
     def name_source(self, fault: str) -> str:
-        """Return an error message that names the origin of an option. `fault` is an error message
-        that begins with the name of the option. If an environment variable set the option, the
-        result is the name of the variable, a colon and `fault`. Otherwise the result is `fault`."""
+        """Prefix `fault`, an error message that begins with an option's name, with the environment
+        variable that set the option, if any."""
         named = re.match(r"[\w.-]+", fault)
         source = self.sources.get(named.group()) if named else None
         return f"{source}: {fault}" if source else fault
@@ -182,9 +183,8 @@ def read_settings(
     file: Mapping[str, str] | None,
     read_secret: Callable[[str], str],
 ) -> Settings:
-    """Return the options in the environment, with their faults. `file` has the options of the
-    mounted server.properties (None: no file). `read_secret` returns the text of a file or raises
-    OSError."""
+    """Return the options of the environment and of server.properties (`file`), with faults.
+    `read_secret` returns a file's text or raises OSError."""
     reading = _Reading(read_secret)
     for variable in sorted(environment):
         ours = variable.startswith(PREFIX) or variable in ("CLUSTER_ID", "JMX_PORT")

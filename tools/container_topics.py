@@ -1,9 +1,8 @@
-"""A thread of the broker's process that creates the topics in KAFKA_CREATE_TOPICS as soon as the
-container's broker answers.
+"""A thread that creates the topics in KAFKA_CREATE_TOPICS when the container's broker answers.
+Failures are only logged.
 
-The thread connects to the broker's own listener, because the advertised listener may be reachable
-only from outside the container. If a topic cannot be created, an error is logged, and the broker
-keeps running.
+The thread connects to the broker's own listener: the advertised listener may be unreachable from
+inside the container.
 """
 
 from __future__ import annotations

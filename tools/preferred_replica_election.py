@@ -1,8 +1,8 @@
-"""The command `pybroker preferred-replica-election`, equivalent to Kafka's
-kafka-preferred-replica-election, with the messages of Kafka 2.8.
+"""The command `pybroker preferred-replica-election`, equivalent to kafka-preferred-replica-election
+of Kafka 2.8.
 
-Unlike Kafka's tool, the pybroker command waits until the controller has removed the election node
-in ZooKeeper. The command then reports each preferred replica that is not the leader.
+Unlike Kafka's tool, the command waits for an election through ZooKeeper, and reports each preferred
+replica that is not the leader.
 """
 
 from __future__ import annotations

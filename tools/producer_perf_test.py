@@ -39,9 +39,8 @@ Payloads = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The topic, the records and the rate. `throughput` is in records per second; a negative value
-    means no limit. `transaction_s` is the duration of a transaction in seconds; 0 means no
-    transactions."""
+    """The arguments of a test. `throughput`: records per second (negative: no limit).
+    `transaction_s`: seconds per transaction (0: no transactions)."""
 
     topic: str
     record_count: int
@@ -313,8 +312,7 @@ class Stats:
 
 
 def percentiles(samples: Iterable[int], *shares: float) -> list[int]:
-    """Return the percentiles of the samples. `shares` are the wanted percentiles from 0 to 1, such
-    as 0.5 for the median. All percentiles are 0 if there are no samples."""
+    """Return the percentiles of the samples, or zeros without samples. `shares` are from 0 to 1."""
     ordered = sorted(samples)
     return [ordered[int(share * len(ordered))] if ordered else 0 for share in shares]
 

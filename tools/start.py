@@ -33,9 +33,9 @@ def broker_properties(
     overrides: tuple[str, ...],
     brokers: int = 1,
 ) -> dict[str, str]:
-    """Return the broker options for the flags of `pybroker start`. `overrides` win over the other
-    flags, and the other flags win over the properties file. Without a file, the options are those
-    of a small cluster of `brokers` brokers. Raises ConfigError for a malformed file or override."""
+    """Return the broker options. Precedence: `overrides`, the other flags, the file. Without a
+    file, the options are those of a small cluster. Raises ConfigError for a malformed file or
+    override."""
     if config_path is None:
         properties = small_cluster_properties(brokers)
         properties["listeners"] = "PLAINTEXT://127.0.0.1:9092"

@@ -30,8 +30,7 @@ YIELD_EVERY = 64
 @dataclass(frozen=True, slots=True)
 class Args:
     """The records to send. A negative `record_count` or `throughput` (records per second) means no
-    limit. `create_time` is the timestamp of the first record, in ms since 1970; None means the
-    present time."""
+    limit. `create_time`: the first record's timestamp in ms since 1970 (None: now)."""
 
     topic: str
     record_count: int = -1

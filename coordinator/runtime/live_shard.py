@@ -1,12 +1,10 @@
-"""One shard on the broker that leads its partition. The shard loads the log. After that, the
-coordinator of the shard serves requests until the shard ends.
+"""One shard on the broker that leads its partition.
 
     LOADING -> SERVING          the log is replayed, the in-sync replicas have all of it, and this
                                 broker owns the fence
     LOADING, SERVING -> ENDED   another broker leads, the partition is deleted, `resign`, or stop
 
-Only shards of groups have a fence, a ZooKeeper node. The broker that writes the node owns the fence
-(`groups/fence.py`).
+Only shards of groups have a fence, a ZooKeeper node (`groups/fence.py`).
 """
 
 from __future__ import annotations
@@ -57,14 +55,13 @@ class Fence(Protocol):
     """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Stop the writes of earlier coordinators of the partition. For a group coordinator, write
-        this broker's id and `token` (unique to this shard) to the partition's fence node in
-        ZooKeeper, and return the node's version. For a transaction coordinator, which has no fence
-        node, return 0.
+        """Stop the writes of earlier coordinators of the partition. Return the version of the fence
+        node, which now has this broker's id and `token` (unique to this shard); 0 for a transaction
+        coordinator, which has no fence node.
 
-        Return None if another client changed one of the partition's nodes during the call; then
-        call again at once. Raises Superseded if another broker leads the partition. After
-        BrokerError, CoordError or MalformedNode the caller can try again later.
+        Return None if another client changed a node of the partition; then call again at once.
+        Raises Superseded if another broker leads; BrokerError, CoordError or MalformedNode if a
+        later call may succeed.
         """
 
 
@@ -135,8 +132,8 @@ class LiveShard(Generic[C]):
         await self._task.finish()
 
     def marker_written(self, marker: StoredMarker) -> None:
-        """Let the coordinator replay a marker that was just appended to the log. Do nothing while
-        the shard is still replaying the log, because the replay will read the marker."""
+        """Let the coordinator replay a marker that was just appended. While the shard replays the
+        log, do nothing: the replay will read the marker."""
         if self.phase is Phase.ENDED or not self._is_replayed:
             return
         try:
@@ -173,10 +170,8 @@ class LiveShard(Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """False if the shard has ended, or if this broker does not have the ZooKeeper lease (see
-        `PartitionLog.has_zookeeper_lease`). True does not prove that this broker still coordinates
-        the partition: the controller may have elected another leader, and this broker may not know
-        it yet."""
+        """Whether the shard has not ended, and this broker has the ZooKeeper lease. True is no
+        proof: the controller may already have elected another leader."""
         return self.phase is not Phase.ENDED and self._source.has_zookeeper_lease
 
     def require_current(self) -> None:

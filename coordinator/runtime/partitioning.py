@@ -1,5 +1,5 @@
-"""The partition of an internal topic that a group or a transactional id belongs to, as Kafka
-computes it. The rule must never change, because it locates the stored records."""
+"""Computes the partition of a group or a transactional id, as Kafka does. The rule must never
+change, because it locates the stored records."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def client_error(error: BrokerError) -> BrokerError:
 
 
 def transactional_error(error: BrokerError) -> BrokerError:
-    """Translate an error of the log, or of the verification of a transaction, into the error for
-    the producer. A code without a translation stays the same, as in Kafka."""
+    """Translate an error of the log, or of a transaction's verification, for the producer. As in
+    Kafka, other codes stay the same."""
     return BrokerError(_TRANSACTIONAL_CODES.get(error.code, error.code), error.detail)
 
 

@@ -1,8 +1,7 @@
 """The loading of a shard: passes every record of the log to the coordinator's `replay`, in order.
 
-If no other replica can have the records of a damaged batch, the batch is logged and skipped. If
-another replica can have them, loading fails, because that replica should become the leader
-(`health/unhealthy_replicas.py`).
+A damaged batch is skipped if no other replica can have its records. Otherwise loading fails,
+because that replica should become the leader (`health/unhealthy_replicas.py`).
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ _UNREADABLE: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 class Fault(NamedTuple):
-    """Why the batch at `offset` cannot be used. If `is_damage` is True, the batch is damaged, and
-    another replica may have an intact copy. If it is False, the checksum is correct, but the
-    records cannot be decoded."""
+    """Why the batch at `offset` cannot be used. `is_damage`: another replica may have an intact
+    copy. Otherwise the checksum is correct, but the records cannot be decoded."""
 
     offset: int
     reason: str
@@ -73,10 +71,9 @@ class Replay:
     _lines: int = field(default=0, repr=False)
 
     async def run(self) -> None:
-        """Replay up to the log end. The first call begins at the log start. A later call begins
-        where the call before it stopped. If a batch is damaged, and another replica may have an
-        intact copy, raises BrokerError CORRUPT_MESSAGE. If the log cannot be read at the moment,
-        raises BrokerError with another code."""
+        """Replay up to the log end, from the log start or from the end of the last call. Raises
+        BrokerError: CORRUPT_MESSAGE if another replica may have an intact copy of a damaged batch,
+        another code if the log cannot be read."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset

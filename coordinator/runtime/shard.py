@@ -1,9 +1,8 @@
 """The interface between the runtime and a coordinator. A shard is one partition of the internal
 topic while one broker leads it.
 
-A coordinator appends its decisions as records. Only `replay` changes the recorded state: right
-after the append, and when the next leader loads the log. If a client relies on an answer, the
-coordinator sends the answer only after all in-sync replicas have the records.
+A coordinator appends its decisions as records. Only `replay` changes the recorded state, so that
+the next leader loads the same state. An answer waits until all in-sync replicas have its records.
 """
 
 from __future__ import annotations
@@ -74,14 +73,13 @@ class ShardContext(Protocol):
 
     async def confirm_current(self) -> None:
         """Wait until the leader lease or ZooKeeper proves that this broker still coordinates the
-        partition. Await this before an answer from memory, such as committed offsets. Raises
-        BrokerError NOT_COORDINATOR if neither proves it."""
+        partition. Await this before an answer from memory. Raises BrokerError NOT_COORDINATOR
+        without a proof."""
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). While this
-        broker has the lease, no newer coordinator of this partition commits a record: a newer
-        coordinator first waits, in `followed`, until all earlier leases have ended."""
+        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). A newer
+        coordinator commits no record before the lease ends, because it first awaits `followed`."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched from this broker in the current leader
@@ -101,31 +99,30 @@ class ShardContext(Protocol):
         is_awaited: bool = True,
     ) -> int:
         """Append and replay the records without an await. Return the offset to pass to `committed`.
-        With a `producer` the records are part of its transaction. `is_awaited` is False if no
-        request waits until the in-sync replicas have the records (see `PartitionLog.append`).
+        `producer`: the records are part of its transaction. `is_awaited`: see
+        `PartitionLog.append`.
 
-        Raises BrokerError if nothing was appended: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too
-        few in-sync replicas), UNKNOWN_SERVER_ERROR (too large); with a `producer` the codes of
-        TxnOffsetCommit.
+        Raises BrokerError: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too few in-sync replicas),
+        UNKNOWN_SERVER_ERROR (too large; or appended but not replayed, and the shard has ended);
+        with a `producer` the codes of TxnOffsetCommit.
         """
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed. Raises BrokerError: NOT_COORDINATOR
-        if the shard ends, COORDINATOR_NOT_AVAILABLE after a time limit. After either error the
-        records may still be committed later."""
+        if the shard ends, COORDINATOR_NOT_AVAILABLE after a time limit. The records may still be
+        committed later."""
 
     def is_committed(self, offset: int) -> bool:
         """Return whether all records below `offset` are committed. Call this right after `append`
-        or `committed`, without an await in between: only those two calls check that this broker
-        still leads the partition."""
+        or `committed`, without an await: only those two check that this broker still leads the
+        partition."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` after the delay, unless the shard has ended by then."""
 
     def resign(self, reason: str) -> None:
-        """End this shard. Requests get NOT_COORDINATOR until the partition is loaded again. If this
-        broker is still the leader in ZooKeeper, the next load begins after a pause. Otherwise it
-        begins when the broker becomes the leader again."""
+        """End this shard. Requests get NOT_COORDINATOR. A broker that still leads the partition
+        loads it again after a pause."""
 
 
 class Coordinator(Protocol):

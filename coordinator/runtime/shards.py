@@ -1,10 +1,5 @@
-"""The shards of one internal topic on this broker. A shard begins when the broker becomes the
-leader of the partition, and ends when the broker is no longer the leader.
-
-A shard continues in a new leader epoch if this broker remains the leader. A shard may also end
-itself (`ShardContext.resign`). If this broker is still the leader, the shard is then started again
-after a pause.
-"""
+"""The shards of one internal topic on this broker. A shard lasts while the broker leads the
+partition, over all leader epochs, or until `resign`."""
 
 from __future__ import annotations
 
@@ -60,10 +55,9 @@ class Shards(Generic[C]):
         log_limit: LogLimit,
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`make` creates the coordinator of a shard. `open_log` returns the log of a partition that
-        this broker leads, or raises BrokerError. `commit_timeout_s` returns the time limit for the
-        replication of a record to all in-sync replicas. `is_fenced` returns whether the broker must
-        not answer as a leader."""
+        """`make` creates a shard's coordinator. `open_log` returns the log of a partition that this
+        broker leads, or raises BrokerError. `commit_timeout_s` limits the replication of a record.
+        `is_fenced`: whether the broker must not answer as a leader."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log
@@ -152,11 +146,9 @@ class Shards(Generic[C]):
         )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Return True if this broker has a shard of the partition, but the shard has ended or has
-        no ZooKeeper lease: another broker may coordinate the partition now. Otherwise return False.
-
-        False is no proof that this broker coordinates the partition. This broker may have no shard
-        of it, or the controller may have elected another leader without reaching this broker."""
+        """Return whether another broker may coordinate the partition, because this broker's shard
+        has ended or has no ZooKeeper lease. False is no proof: this broker may not know a newer
+        leader yet."""
         shard = self._shards.get(partition)
         return shard is not None and not shard.is_current
 

@@ -23,9 +23,8 @@ replicas may still get the records later."""
 
 
 class Commits:
-    """Waits until the appended records of one shard are committed, and then calls their callbacks.
-    A record is committed when all in-sync replicas have it. A task runs while some records are not
-    committed."""
+    """Calls a callback when an appended record of one shard is committed (all in-sync replicas have
+    the record). Owns a task, until `end`."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
@@ -34,13 +33,12 @@ class Commits:
         self._has_ended = False
 
     def add(self, offset: int, committed: Callable[[], None]) -> Deferred[None] | None:
-        """Call `committed` when the in-sync replicas have all records below `offset`. If they have
-        these records already, call it at once and return None. Otherwise return a Deferred that is
-        done when `committed` has been called.
+        """Call `committed` when all records below `offset` are committed. Return None if
+        `committed` has been called already, else a Deferred that waits for the call. The Deferred
+        fails with BrokerError NOT_COORDINATOR if the shard ends.
 
-        If the shard ends first, `committed` is never called, and the Deferred fails with
-        BrokerError NOT_COORDINATOR. `offset` must be the result of the latest `append`. There must
-        be no await between that `append` and this call.
+        `offset` must be the result of the latest `append`, with no await between that `append` and
+        this call.
         """
         if not self._waiting and self._context.is_committed(offset):
             committed()

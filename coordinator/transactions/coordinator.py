@@ -1,10 +1,9 @@
-"""The coordinator of the transactional ids of one shard: it passes requests to the decision
-functions (`decisions.py`), appends the states that they return, and lets `markers.py` send markers.
+"""The coordinator of the transactional ids of one shard.
 
-The coordinator sends answers and markers only when the in-sync replicas have the state, because a
-marker must never contradict the state that the next coordinator loads. Until then further requests
-of the transactional id get CONCURRENT_TRANSACTIONS. A CompleteCommit or CompleteAbort state takes
-effect at once: if its record is lost, the next coordinator writes the markers again.
+Answers and markers wait until the in-sync replicas have the state, because a marker must never
+contradict the state that the next coordinator loads. Until then, further requests of
+the current producer get CONCURRENT_TRANSACTIONS. CompleteCommit and CompleteAbort take effect at once: if the record is
+lost, the next coordinator writes the markers again.
 """
 
 from __future__ import annotations
@@ -116,8 +115,7 @@ class TransactionCoordinator:
         """Do nothing: producers' transactions do not include `__transaction_state`."""
 
     async def loaded(self) -> None:
-        """Wait until every in-sync replica has fetched from this broker as the leader. After these
-        fetches, no earlier coordinator can act as the leader. Then complete the prepared
+        """Wait until no earlier coordinator can act as the leader. Then complete the prepared
         transactions in the background, and start the timers."""
         await self.context.followed()
         for entry in self._entries.values():
@@ -188,10 +186,9 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: frozenset[TopicPartition],
     ) -> Awaitable[None] | None:
-        """Add the partitions to the producer's transaction. Return None if they are stored, else
-        an awaitable that waits until they are. If the markers of the previous transaction are
-        being written, the awaitable first waits until that transaction is complete, at most
-        BEGIN_WAIT_S."""
+        """Add the partitions to the producer's transaction. Return None if they are stored, else an
+        awaitable that waits until they are. The awaitable first waits, at most BEGIN_WAIT_S, for
+        the end of the previous transaction."""
 
         def decide() -> tuple[Entry | None, Transaction | ErrorCode]:
             entry = self._entries.get(transactional_id)
@@ -219,9 +216,8 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool
     ) -> Deferred[None] | None:
-        """Commit or abort the producer's transaction. Return None if the in-sync replicas already
-        have the record of this decision. Otherwise return a Deferred that is done when they have
-        the record. The markers are written later."""
+        """Commit or abort the producer's transaction. Return None if the in-sync replicas have the
+        decision, else a Deferred that waits for them. The markers are written later."""
         entry = self._entries.get(transactional_id)
         decided = decisions.end(
             _state_of(entry), producer, self.context.clock.wall_ms(), is_commit=is_commit
@@ -235,10 +231,9 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return the error code for each partition: NONE if the partition is in the producer's open
-        transaction. The state in `Entry.committed` decides. But while a PrepareCommit or
-        PrepareAbort record is appended and not yet replicated, all partitions get
-        CONCURRENT_TRANSACTIONS. The caller first makes sure that this broker is still the
-        coordinator (`ShardContext.confirm_current` or `is_certainly_current`)."""
+        transaction, CONCURRENT_TRANSACTIONS while a prepared state is not replicated. The caller
+        first makes sure that this broker is still the coordinator (`ShardContext.confirm_current`
+        or `is_certainly_current`)."""
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
             return dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -271,11 +266,9 @@ class TransactionCoordinator:
     def _carry_out(
         self, entry: Entry | None, decided: Transaction | ErrorCode
     ) -> Deferred[None] | None:
-        """If `decided` is a state, append it as `_append_in_time` does. If `decided` is an error
-        code, raise it (NONE: return None). A request that is not from the current producer
-        always gets INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED. Any other request gets
-        CONCURRENT_TRANSACTIONS while the in-sync replicas do not have the record of the last
-        state."""
+        """Append the state `decided` as `_append_in_time` does, or raise the error code `decided`
+        (NONE: return None). While the last state is not replicated, the current producer gets
+        CONCURRENT_TRANSACTIONS instead."""
         if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)
         self._check_not_pending(entry)
@@ -292,11 +285,9 @@ class TransactionCoordinator:
     def _append_in_time(
         self, transaction: Transaction, *, previous: ProducerIdAndEpoch | None
     ) -> Deferred[None] | None:
-        """Append the state. Return None if the in-sync replicas already have its record.
-        Otherwise return a Deferred that is done when the in-sync replicas have the record. After
-        the transaction's timeout the Deferred fails with BrokerError COORDINATOR_NOT_AVAILABLE;
-        the in-sync replicas may still get the record later. Raises BrokerError if nothing was
-        appended."""
+        """Append the state as `_append` does. After the transaction's timeout the Deferred fails
+        with BrokerError COORDINATOR_NOT_AVAILABLE, but the in-sync replicas may still get the
+        record."""
         stored = self._append(transaction)
         self._entries[transaction.transactional_id].previous = previous
         if stored is not None:
@@ -314,9 +305,9 @@ class TransactionCoordinator:
     def _append(
         self, transaction: Transaction, *, is_awaited: bool = True
     ) -> Deferred[None] | None:
-        """Append the record of the state. If `is_awaited`, return a Deferred that is done when the
-        in-sync replicas have the record. Return None if they have it already, or if the record is
-        not awaited. Raises BrokerError."""
+        """Append the record of the state. Return a Deferred that waits until the in-sync
+        replicas have the record; None if they have it already, or if not `is_awaited`. Raises
+        BrokerError."""
         value = records.encode_value(transaction)
         self._appended = value, transaction
         record = KeyValue(records.encode_key(transaction.transactional_id), value)
@@ -356,13 +347,9 @@ class TransactionCoordinator:
         self._dependencies.send(entry.completion)
 
     def _markers_written(self, entry: Entry, transaction: Transaction) -> None:
-        """Append the CompleteCommit or CompleteAbort record. Repeat a failed append after a pause.
-
-        No request waits until the in-sync replicas have this record. The next transaction of the
-        transactional id begins with a later record, and its producer waits for that record. If this
-        record is lost when this broker fails, the next coordinator loads the prepared state, and
-        writes the markers again.
-        """
+        """Append the CompleteCommit or CompleteAbort record; repeat a failed append after a
+        pause. No request awaits the record: if it is lost, the next coordinator writes the
+        markers again."""
         if self._has_ended:
             return
         completed = transaction.completed(self.context.clock.wall_ms())

@@ -1,9 +1,8 @@
-"""The decisions on the requests of transactional producers, as pure functions: from the state of a
+"""The decisions on the requests of transactional producers: pure functions from the state of a
 transactional id (None: unknown id) to an error code or to the next state.
 
-The rules are those of Kafka 3.9. As in Kafka, the epoch in an InitProducerId request (KIP-360) is
-not checked while a transaction is open. So a request with an old epoch aborts the open transaction.
-After that transaction has ended, a request with an old epoch gets PRODUCER_FENCED.
+As in Kafka 3.9, InitProducerId with an old epoch (KIP-360) aborts an open transaction. Without an
+open transaction, the request gets PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ def init_producer_id(
     new_id: int | None,
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
-    """Decide on InitProducerId. `previous` is the producer id and epoch that the producer had
-    before its last accepted InitProducerId. If the new request still contains `previous`, the
-    response to that accepted request was lost. The producer then gets the current id and epoch
-    again. `new_id` is an unused producer id; None unless `needs_producer_id`."""
+    """Decide on InitProducerId. `previous`: the producer's id and epoch before its last accepted
+    InitProducerId. A request that still contains `previous` gets the current id and epoch again,
+    because the last response was lost. `new_id`: an unused producer id; None unless
+    `needs_producer_id`."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)
@@ -97,9 +96,8 @@ def add_partitions(
     added: frozenset[TopicPartition],
     now_ms: int,
 ) -> Transaction | ErrorCode:
-    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. Return the transaction with the added
-    partitions, or an error code. The code is ErrorCode.NONE if the open transaction already has all
-    of the partitions."""
+    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. Return the new state, or an error code:
+    NONE if the open transaction already has all of the partitions."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault

@@ -19,12 +19,10 @@ PARTITION_BYTES: Final = 150
 
 
 class Entry:
-    """A transactional id. `transaction` is the last appended state. `committed` is the state that
-    decides about requests: the newest state whose record is committed in the log, whatever the
-    outcome of the transaction; None if there is none yet. CompleteCommit and CompleteAbort become
-    `committed` earlier, when their record is appended (`TransactionCoordinator._markers_written`).
-    `previous` is the producer id and epoch that the last InitProducerId replaced
-    (`decisions.init_producer_id`); a failover loses `previous`, as in Kafka."""
+    """A transactional id. `transaction`: the last appended state. `committed`: the state that
+    decides about requests, which is the newest state whose record is committed in the log; None at
+    first. CompleteCommit and CompleteAbort become `committed` at their append. `previous`: the
+    producer id and epoch that the last InitProducerId replaced; lost by a failover, as in Kafka."""
 
     __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
 
@@ -42,9 +40,8 @@ class Entry:
         return size_of(found.transactional_id, len(found.partitions))
 
     def shown(self) -> Transaction | None:
-        """Return the state `committed`, or None if there is none yet. While commit or abort markers
-        are being written, the `partitions` of the result are only those whose marker is not
-        confirmed yet."""
+        """Return `committed`. While markers are being written, the result's `partitions` are only
+        those without a confirmed marker."""
         shown = self.committed
         if shown is not None and shown.state in PREPARED and self.completion is not None:
             return replace(shown, partitions=frozenset(self.completion.remaining))

@@ -1,5 +1,5 @@
-"""Sends the markers of ended transactions to the leaders of their partitions, at most one request
-to a broker at a time. A marker is repeated until the leader has written it."""
+"""Sends the markers of ended transactions to the leaders of their partitions, until each marker is
+written. A broker gets one request at a time."""
 
 from __future__ import annotations
 
@@ -69,10 +69,9 @@ Work = dict[Completion, set[TopicPartition]]
 class MarkerSender:
     """Sends the markers of all transactions that this broker coordinates, until `stop`.
 
-    `leader_of` returns the broker id of a partition's leader, NO_LEADER if no leader is alive, and
-    None if the metadata has no such partition. `channel_to` returns None if the broker is not
-    alive. `deleted` returns those of the partitions that were deleted, according to ZooKeeper; it
-    may raise PybrokerError.
+    `leader_of` returns a broker id, NO_LEADER if no leader is alive, None for an unknown partition.
+    `channel_to` returns None if the broker is not alive. `deleted` returns the partitions that are
+    deleted in ZooKeeper, or raises PybrokerError.
     """
 
     def __init__(
@@ -111,8 +110,7 @@ class MarkerSender:
 
     @property
     def waiting(self) -> int:
-        """The number of markers that are not being sent yet: they wait for a leader, for the next
-        attempt, or for the end of the current request to the leader's broker."""
+        """The number of markers that are in no request at the moment."""
         works = [self._again, self._missing, *(queue.work for queue in self._queues.values())]
         return sum(len(partitions) for work in works for partitions in work.values())
 

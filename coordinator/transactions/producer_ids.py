@@ -1,6 +1,5 @@
-"""Producer ids, unique in the whole cluster: each broker takes blocks of them from
-/latest_producer_id_block by compare-and-set (KIP-98). A restart or a lost reply loses the unused
-ids of a block."""
+"""Producer ids, unique in the cluster. Each broker takes blocks of ids from
+/latest_producer_id_block by compare-and-set (KIP-98)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""The records of `__transaction_state`, in Kafka's bytes. A record has the state of one
-transactional id; a value of None is a tombstone.
-
-Every key and value begins with its version as an int16. The key has version 0. The value has
-version 0 or version 1, which has tagged fields. This broker reads both versions and writes version
-0, as Kafka 3.9 does.
-"""
+"""The records of `__transaction_state`, in Kafka's bytes. A value of None is a tombstone. The
+broker reads the value versions 0 and 1, and writes version 0, as Kafka 3.9 does."""
 
 from __future__ import annotations
 

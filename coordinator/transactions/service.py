@@ -31,11 +31,11 @@ class TransactionShards(Protocol):
 
 
 class TransactionService:
-    """The transactional ids of one broker. A method that takes a transactional id can raise
-    BrokerError. The code of the error is meant for the client.
+    """The transactional ids of one broker. A method with a transactional id raises BrokerError with
+    the client's code.
 
-    `partition_of` returns the `__transaction_state` partition of a transactional id. While the
-    number of partitions is unknown, `partition_of` raises BrokerError COORDINATOR_NOT_AVAILABLE.
+    `partition_of` returns the `__transaction_state` partition of a transactional id, or raises
+    BrokerError COORDINATOR_NOT_AVAILABLE while the number of partitions is unknown.
     """
 
     def __init__(self, shards: TransactionShards, partition_of: Callable[[str], int]) -> None:

@@ -1,6 +1,5 @@
-"""The state machine of a transactional id: eight states, the allowed transitions, and the answer of
-each state to each request. `docs/transactions.rst` shows the tables. The numbers of the states are
-those in the records of `__transaction_state`."""
+"""The states of a transactional id, the allowed transitions, and each state's answer to each
+request. The tables are in `docs/transactions.rst`."""
 
 from __future__ import annotations
 
@@ -97,10 +96,9 @@ class IllegalMove(PybrokerError):
 
 
 class TransactionRequest(enum.Enum):
-    """The requests whose answer depends on the state. Three errors are checked first:
-    INVALID_PRODUCER_ID_MAPPING (49) for an unknown transactional id or another producer id,
-    PRODUCER_FENCED (90) for another epoch, and CONCURRENT_TRANSACTIONS (51) while a state is being
-    written."""
+    """The requests whose answer depends on the state. The coordinator first checks for
+    INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED (90), and CONCURRENT_TRANSACTIONS (51) while a
+    state is being written."""
 
     INIT = "InitProducerId"
     ADD = "AddPartitionsToTxn or AddOffsetsToTxn"

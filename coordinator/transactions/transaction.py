@@ -25,8 +25,8 @@ class ProducerIdAndEpoch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A transactional id's producer and its last transaction. Times are in ms since 1970.
-    `start_ms` is -1 before a producer's first transaction. `partitions` is empty unless the state
-    is Ongoing, PrepareCommit or PrepareAbort."""
+    `start_ms` is -1 before the producer's first transaction. `partitions` is empty unless the
+    transaction is open or prepared."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch

@@ -1,6 +1,6 @@
-"""Watches for changes of configurations. A notification under /config/changes names the entity that
-changed. At the start of a ZooKeeper session all configurations are read, because notifications may
-have been missed before the session."""
+"""Watches for changed configurations: a notification under /config/changes names the entity. Each
+new ZooKeeper session begins with a read of all configurations, because notifications may have been
+missed."""
 
 from __future__ import annotations
 

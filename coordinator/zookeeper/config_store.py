@@ -35,13 +35,12 @@ async def change_config(
     owner: str | None = None,
     replaces: bool = False,
 ) -> bool:
-    """Replace the values of an entity by the result of `change`, and notify all brokers in the same
-    multi. If another client changes the values meanwhile, call `change` again. Raises
+    """Replace the values of an entity by the result of `change`, and notify all brokers, in one
+    multi. `change` is called again if another client changes the values meanwhile. Raises
     MalformedNode, CoordError, and the errors of `change`.
 
-    `owner`: the topic that the values belong to. If this topic does not exist or is deleted, return
-    False and change nothing. Otherwise return True. `replaces`: call `change` with an empty dict,
-    and do not decode the stored values. So malformed stored values raise no error.
+    `owner`: the topic of the values. Return False, and change nothing, if the topic does not exist.
+    `replaces`: `change` gets an empty dict, so that malformed stored values raise no error.
     """
     path = paths.config(entity)
     note = CreateOp(
@@ -82,9 +81,8 @@ async def change_config(
 async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
-    """Return (the entity's values, version of its node). If there is no node, the version is None.
-    With `tolerant` the content of the node is not decoded: the values are empty, and a malformed
-    node raises no error."""
+    """Return (the entity's values, version of its node); the version is None without a node.
+    `tolerant`: return no values, so that a malformed node raises no error."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)
@@ -94,9 +92,8 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, old_version: int | None) -> bool:
-    """Return whether a write whose reply was lost has been applied: the node contains `data`, and
-    the node's version differs from `old_version`. `old_version` is the version before the write;
-    None if there was no node."""
+    """Return whether a write whose reply was lost has been applied. `old_version`: the node's
+    version before the write; None without a node."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

@@ -1,9 +1,6 @@
-"""The wait for ZooKeeper's first answer.
-
-A broker waits for the whole zookeeper.connection.timeout.ms, even if all servers refuse
-connections, because ZooKeeper may start after the broker. A tool stops waiting when every server
-has refused a few connections.
-"""
+"""The wait for ZooKeeper's first answer. A broker waits for the whole
+zookeeper.connection.timeout.ms, because ZooKeeper may start after the broker. A tool gives up after
+a few refusals of every server."""
 
 from __future__ import annotations
 
@@ -36,9 +33,9 @@ class FirstAnswer:
         self._reason = "no answer"
 
     async def granted_ms(self, session_timeout_ms: int, timeout_s: float) -> int:
-        """Wait until a server grants a session, and return the session timeout that the server
-        grants. `timeout_s` does not limit the wait: it only appears in log messages. Raises
-        StartupError when all servers have refused `refusals_max` times in a row."""
+        """Wait for a session, and return the session timeout that the server grants. `timeout_s` is
+        only for log messages. Raises StartupError after `refusals_max` refusals of all servers in a
+        row."""
         delay_s = _RETRY_S
         refusals = 0
         while True:

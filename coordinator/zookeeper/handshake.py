@@ -1,6 +1,5 @@
-"""Opens, takes over and closes ZooKeeper sessions without kazoo, for two reasons. kazoo does not
-report the granted session timeout. If kazoo is asked to take over an expired session, kazoo opens a
-new session instead."""
+"""Opens, takes over and closes ZooKeeper sessions without kazoo. kazoo does not report the granted
+session timeout, and replaces an expired session by a new one."""
 
 from __future__ import annotations
 
@@ -55,8 +54,8 @@ class _Refused(Exception):
 async def close_session(
     hosts: Sequence[tuple[str, int]], key: SessionKey, *, timeout_s: float
 ) -> bool:
-    """Close a session whose client is gone, so that the server deletes its ephemeral nodes. Return
-    whether the session was still alive. Each server gets `timeout_s` to answer. Raises NoServer."""
+    """Close a session whose client is gone. Return whether the session was alive. Each server gets
+    `timeout_s` to answer. Raises NoServer."""
     granted = await open_and_close(hosts, key=key, timeout_ms=1000, timeout_s=timeout_s)
     return granted.timeout_ms > 0
 

@@ -1,22 +1,16 @@
-"""One session with ZooKeeper by one kazoo client. No other module runs code in kazoo's thread.
-
-A link changes kazoo's behaviour in five ways:
-
-- When a session has expired, kazoo opens a new session, and sends the waiting requests in it. A
-  link does not connect again: a new session needs a new link.
-- kazoo passes answers to one thread and watch events to another, so an answer may overtake an
-  earlier watch event. A link passes both from kazoo's connection thread straight to the event loop,
-  in order. An answer may arrive before the caller of the request has called `answer_of`. The link
-  passes the answer to the event loop even then. If the link waited for the call of `answer_of`, a
-  watch event could overtake the answer to the read that set the watch, and the event would be lost.
-- kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
-  does, with the last zxid that the client has seen.
-- kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the event
-  loop once for all that arrive before the loop runs.
-- With kazoo an unreachable server may block a connection attempt for a whole session timeout. A
-  link limits each attempt to a third of the session timeout, divided by the number of servers.
-
+"""One session with ZooKeeper by one kazoo client. Only this module runs code in kazoo's thread.
 Every callback of a link runs on the event loop.
+
+A link differs from kazoo:
+
+- A link ends with its session. kazoo would send the waiting requests in a new session.
+- A link passes answers and watch events to the event loop in the order of arrival, even before
+  `answer_of` is called. Otherwise a watch event could overtake the answer to the read that set the
+  watch, and would be lost.
+- `rewatch` sets the watches again after a reconnect.
+- A link reads many answers at once, and wakes the event loop once for all of them.
+- A connection attempt takes at most a third of the session timeout, divided by the number of
+  servers, so that an unreachable server does not use up the session timeout.
 """
 
 from __future__ import annotations
@@ -72,9 +66,8 @@ class _Asked(NamedTuple):
 
 
 class SetWatches:
-    """The request by which a client sets its watches again after a reconnect. It has the last zxid
-    that the client has seen, so that the server fires the missed watches at once. kazoo lacks this
-    request."""
+    """The request that sets the watches again after a reconnect; kazoo lacks it. The server fires
+    the watches missed since the last zxid that the client has seen."""
 
     type = _SET_WATCHES_OPCODE
 
@@ -120,11 +113,8 @@ def _set_watches(
 
 
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs kazoo's callbacks in kazoo's connection thread, without threads of its own.
-
-    `running` always stays False. So kazoo calls the callbacks of a result as soon as the result is
-    set, in the thread that sets it.
-    """
+    """Runs kazoo's callbacks in kazoo's connection thread. `running` must stay False: kazoo then
+    calls the callbacks of a result in the thread that sets the result."""
 
     def __init__(
         self,
@@ -264,8 +254,7 @@ class Link:
 
     def answer_of(self, result: Any, on_value: Callable[[Any], None] | None = None) -> Answer:
         """Return a future of kazoo's value or exception. Call this right after the request, without
-        an await. `on_value` is called with the value before any later message of the server is
-        handled."""
+        an await. `on_value` gets the value before any later message is handled."""
         answer: Answer = self._loop.create_future()
         self._asked[id(result)] = _Asked(result, answer, on_value)
         return answer
@@ -279,9 +268,9 @@ class Link:
     def rewatch(
         self, zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
     ) -> Answer:
-        """Set the watches again after a reconnect. `data` are the nodes that existed when their
-        data watch was set. `missing` are the nodes that did not exist then. `child` are the nodes
-        with a child watch. A watch that would have fired since `zxid` fires now."""
+        """Set the watches again after a reconnect. A watch that would have fired since `zxid` fires
+        now. `data` and `missing`: nodes with a data watch that existed, or did not, when the watch
+        was set. `child`: nodes with a child watch."""
         for path in (*data, *missing):
             self._client._data_watchers[path].add(self.watcher)
         for path in child:

@@ -1,8 +1,6 @@
-"""The log end reports of orphaned partitions. A partition is orphaned if it has no leader, no
-in-sync replica and no eligible replica (a replica that may be elected although it is not in the
-ISR). An example is a partition whose brokers all lost power. Each assigned replica then writes its
-log end to a node below `/pybroker/suspects`, and the controller elects a replica with the longest
-log."""
+"""The log end reports of orphaned partitions, which have no leader, no in-sync replica and no
+eligible replica (KIP-966), for example after a power loss. Each assigned replica writes its log end
+below `/pybroker/suspects`. The controller elects a replica with the longest log."""
 
 from __future__ import annotations
 
@@ -21,12 +19,8 @@ from pybroker.ports import Coord, SetOp
 @dataclass(frozen=True, slots=True)
 class LogEndReport:
     """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
-
-    `leader_epoch` is the leader epoch of the partition when the report was written. `incarnation`
-    is the broker's incarnation at that time: a number that every registration of the broker raises
-    (KIP-903). When the number has risen, the report is no longer valid, because the broker may have
-    lost the log.
-    """
+    `leader_epoch` and `incarnation` (KIP-903) are those of the partition and the broker at the
+    report. A later incarnation makes the report invalid: the broker may have lost the log."""
 
     replica: int
     epoch: int
@@ -64,8 +58,8 @@ def decode_log_end(path: str, data: bytes) -> LogEndReport:
 async def write_log_end(
     coord: Coord, key: TopicPartition, topic_id: uuid.UUID, report: LogEndReport
 ) -> None:
-    """Store `report`, which tells where the log of a replica ends. An earlier report of the replica
-    is replaced. Raises NoNode if the topic with the id `topic_id` is deleted; CoordError."""
+    """Store `report` in place of the replica's earlier report. Raises NoNode if the topic with the
+    id `topic_id` is deleted; CoordError."""
     path = paths.suspect(key, report.replica)
     await ensure(coord, path)
     await topic_nodes.apply(coord, (key.topic, topic_id), SetOp(path, encode_log_end(report)))

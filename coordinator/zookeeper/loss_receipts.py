@@ -1,10 +1,8 @@
-"""Loss receipts. A loss receipt is a record in ZooKeeper of one possible loss of committed records
-in a partition. It contains the reason, the leader after the loss, and the offsets that each replica
-truncated.
+"""Loss receipts. Each describes a possible loss of committed records in a partition, to distinguish
+a loss by an unclean election from a defect.
 
-The controller writes a receipt in the same multi as the state of an unclean election. Every replica
-that follows the new leader adds the offsets that it truncates. So a loss by election can be
-distinguished from a defect. The node with the receipts of a partition is deleted with the topic.
+The controller writes the receipt in the multi of the unclean election. Followers of the new leader
+add the offsets that they truncate. The receipts are deleted with the topic.
 """
 
 from __future__ import annotations
@@ -45,13 +43,10 @@ class TruncatedRange:
 
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
-    """One loss of records. `leader` leads from `leader_epoch` on. Before the loss, the ISR was
-    `isr_before`, and the eligible replicas outside the ISR (KIP-966) were `eligible_before`. Each
-    replica in these two tuples had every committed record before the loss.
-
-    `log_end` is NO_OFFSET if the loss was an unclean election. If the only replica of a partition
-    lost records, there was no election, and `log_end` is the end offset of the remaining log.
-    """
+    """One loss of records. `leader` leads from `leader_epoch` on. The replicas in `isr_before` and
+    `eligible_before` (eligible replicas outside the ISR, KIP-966) had every committed record.
+    `log_end`: NO_OFFSET after an unclean election; the end of the remaining log if a partition's
+    only replica lost records."""
 
     leader: int
     leader_epoch: int
@@ -101,9 +96,9 @@ class LossReceipts:
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the partition's newest loss receipt whose leader epoch is greater than `after` and
-        at most `up_to`; None if there is none. Raises ConnectionLoss if the connected ZooKeeper
-        server lags behind: it has not yet applied the election of the leader epoch `up_to`."""
+        """Return the partition's newest loss receipt with a leader epoch above `after`, at most
+        `up_to`. Raises ConnectionLoss if the ZooKeeper server has not applied the election of epoch
+        `up_to` yet."""
         await self._sync_to_epoch(topic_partition, up_to)
         receipts = await self.read(topic_partition)
         return next(
@@ -113,9 +108,8 @@ class LossReceipts:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Add a truncation by this broker's replica to the partition's loss receipt of
-        `leader_epoch`. The replica truncates the offsets from `start` up to, not including, `end`.
-        Raises NoNode if there is no such receipt."""
+        """Add a truncation by this broker's replica, from `start` up to, not including, `end`, to
+        the loss receipt of `leader_epoch`. Raises NoNode without such a receipt."""
         path = paths.loss(topic_partition)
         loss = TruncatedRange(self._broker_id, start, end)
         name = topic_partition.topic

@@ -1,9 +1,8 @@
-"""The batcher that sends the writes of many callers in one multi, because a request to ZooKeeper
-costs far more than an operation in it.
+"""Sends the writes of many callers in one multi, because a request to ZooKeeper costs far more than
+an operation.
 
-A joint multi applies all of its writes if all of their checks succeed, and none otherwise. If
-ZooKeeper refuses a joint multi, each write is sent again alone. If ZooKeeper's reply is lost, each
-caller gets ConnectionLoss.
+A joint multi applies all of its writes or none. If ZooKeeper refuses a joint multi, each write is
+sent again alone. If the reply is lost, each caller gets ConnectionLoss.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ class Multis(Protocol):
 async def multi_under(
     multis: Multis, checks: Sequence[CheckOp], ops: Sequence[CoordOp]
 ) -> list[OpResult]:
-    """Apply `ops` if all `checks` succeed, in one multi. Return the results of `ops`. Raises the
-    errors of `Coord.multi`; the index of MultiFailed counts `ops` from 0, and is negative if a
-    check failed."""
+    """Apply `ops` in one multi if all `checks` succeed. Return the results of `ops`. Raises the
+    errors of `Coord.multi`; the index of MultiFailed counts `ops` from 0, and is negative for a
+    failed check."""
     try:
         return (await multis.multi([*checks, *ops]))[len(checks) :]
     except MultiFailed as error:
@@ -58,9 +57,8 @@ def _always() -> bool:
 
 
 class MultiBatcher:
-    """Sends the writes of its callers in joint multis, in the order of the requests. At most
-    `at_once` joint multis are under way at one time. Owns its tasks, which end when no write is
-    pending."""
+    """Sends the writes of its callers in joint multis, in the order of the requests. Owns its
+    tasks, which end when no write is pending."""
 
     def __init__(
         self,
@@ -69,10 +67,9 @@ class MultiBatcher:
         at_once: int = 2,
         operations_max: int = OPERATIONS_PER_MULTI_MAX,
     ) -> None:
-        """`at_once`: the maximum number of multis under way at one time. Use 1 if later writes
-        depend on earlier writes. `operations_max`: the maximum number of operations in one multi.
-        Use a lower number if ZooKeeper often refuses multis, because the writes of a refused multi
-        are sent again one by one."""
+        """`at_once`: the maximum number of multis under way; 1 if later writes depend on earlier
+        writes. `operations_max`: the maximum number of operations in a multi; lower if ZooKeeper
+        often refuses multis, because refused writes are sent again one by one."""
         self._multis = multis
         self._operations_max = operations_max
         self._queue: deque[_Write] = deque()
@@ -84,13 +81,11 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """Apply `ops` if all `checks` succeed, with the results and errors of `multi_under`. Do not
-        check a node that a write of this batcher changes: a joint multi makes all checks before all
-        writes.
+        """Do the same as `multi_under`. Do not check a node that a write of this batcher changes: a
+        joint multi makes all checks before all writes.
 
-        A write that has not been sent can be withdrawn in two ways. If the caller is cancelled, the
-        write is not sent. If `is_wanted` returns False right before an attempt, the write is not
-        sent, and fails with ConnectionLoss.
+        A write is not sent if its caller has been cancelled, or if `is_wanted` returns False right
+        before an attempt; in the second case the call raises ConnectionLoss.
         """
         return await self.submit(ops, is_wanted, checks)
 

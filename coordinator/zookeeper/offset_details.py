@@ -1,7 +1,6 @@
-"""The details of a committed offset: leader epoch, the client's metadata, commit and expiry times.
-The offset's node below `/consumers` may contain only a decimal number, so the details have a second
-node below `/pybroker/offsets`. The second node also contains the offset. If the two offsets differ,
-the details are not valid."""
+"""The details of a committed offset. The offset's node below `/consumers` may contain only a
+number, so the details have a second node, below `/pybroker/offsets`. The details are valid only if
+both nodes have the same offset."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ _VERSION: Final = 1
 @dataclass(frozen=True, slots=True)
 class OffsetDetails:
     """The details of a committed offset. Times are in ms since 1970. If `commit_ms` is -1, the
-    offset was committed at the modification time of its node. If `expire_ms` is -1, the broker's
-    options tell when the offset expires."""
+    modification time of the offset's node counts. If `expire_ms` is -1, the broker's options
+    decide."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

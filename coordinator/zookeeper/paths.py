@@ -1,7 +1,7 @@
-"""The paths of all nodes that pybroker reads or writes. Only this module builds and parses them.
+"""The paths of all nodes that pybroker reads or writes. Only this module builds and parses paths.
 
-The tree is that of Kafka; pybroker's own nodes are under /pybroker. Names that may have any
-character (groups, clients, users, consumers) are percent-encoded as by Kafka's Sanitizer.
+The tree is Kafka's; pybroker's own nodes are under /pybroker. Names that may have any character are
+percent-encoded as by Kafka's Sanitizer.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 class ConfigEntity(NamedTuple):
-    """The entity that a configuration is for, as (entity type, name) pairs. A client id of a user
-    has two pairs, of the types `users` and `clients`. Every other entity has one pair. The names
-    are decoded. The name DEFAULT_ENTITY means the default for all entities of a type."""
+    """The entity of a configuration, as (entity type, decoded name) pairs: two pairs, `users` and
+    `clients`, for a client id of a user, otherwise one. DEFAULT_ENTITY: the default for all
+    entities of a type."""
 
     parts: tuple[tuple[str, str], ...]
 
@@ -316,9 +316,7 @@ def offset(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_details(group_id: str) -> str:
-    """Return the path of the parent node of the group's offset details: metadata, leader epoch and
-    times of each committed offset (`offset_details.py`). The node exists if a coordinator has
-    stored offsets of the group."""
+    """Return the path of the parent node of the group's offset details (`offset_details.py`)."""
     return f"{COMMITTED}/{encode_name(group_id)}"
 
 
@@ -339,9 +337,8 @@ def offsets_stored(partition_number: int) -> str:
 
 
 def applied_marker(partition_number: int) -> str:
-    """Return the path of a node that contains a log offset of a `__consumer_offsets` partition. The
-    offsets of all transactions whose commit marker is at or below this log offset are in ZooKeeper
-    (`offsets/applied_marker.py`)."""
+    """Return the path of the applied marker of a `__consumer_offsets` partition: the log offset up
+    to which ZooKeeper has the offsets of committed transactions (`offsets/applied_marker.py`)."""
     return f"{APPLIED_MARKERS}/{partition_number}"
 
 
@@ -359,9 +356,9 @@ def parse_offset(path: str) -> OffsetKey | None:
 
 
 def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """Return the path of the ACLs of the resource `name`. With `prefixed`, return the path of the
-    ACLs of all resources whose names begin with `name`. `resource_type` is Topic, Group, Cluster,
-    TransactionalId or DelegationToken."""
+    """Return the path of the ACLs of the resource `name`; with `prefixed`, of all resources whose
+    names begin with `name`. `resource_type`: Topic, Group, Cluster, TransactionalId or
+    DelegationToken."""
     return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
 
 

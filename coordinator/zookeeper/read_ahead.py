@@ -13,8 +13,8 @@ _READ_BYTES: Final = 64 * 1024
 
 
 class ReadAheadSocket:
-    """A connected socket that reads more bytes than its caller asks for, and keeps the rest for the
-    next read. It is not thread-safe, except for `pending`: any thread may call `pending`."""
+    """A connected socket that reads more bytes than its caller asks for, and keeps the rest. Only
+    `pending` is thread-safe."""
 
     def __init__(self, connection: socket.socket, on_close: Callable[[], None]) -> None:
         self._connection = connection
@@ -52,10 +52,9 @@ Waitable = socket.socket | ReadAheadSocket
 def wait(
     readers: Sequence[Waitable], writers: Sequence[Waitable], timeout_s: float | None
 ) -> tuple[list[Waitable], list[Waitable]]:
-    """Wait until a reader is readable or a writer is writable, at most `timeout_s` seconds (None:
-    no limit). Return (readable readers, writable writers); a broken connection counts as both.
-    Unlike `select.select`, this function accepts file descriptors above 1023. Raises ValueError if
-    a reader or writer is closed."""
+    """Wait until a socket is ready, at most `timeout_s` seconds (None: no limit). Return (readable
+    readers, writable writers); a broken connection counts as both. `select.select` would refuse
+    file descriptors above 1023. Raises ValueError if a reader or writer is closed."""
     poll = select.poll()
     kept = []
     for each in readers:

@@ -1,9 +1,8 @@
 """A broker's registration and id, the cluster's id, and the persistent parents of all nodes.
 
-A registration is one multi with two effects. The multi creates the broker's ephemeral node; the
-czxid of this node is the broker's epoch (KIP-380). The multi also raises the version of a
-persistent node; this version is the broker's incarnation (KIP-903). So each epoch belongs to one
-incarnation.
+One multi registers a broker: it creates the broker's ephemeral node, whose czxid is the broker
+epoch (KIP-380), and raises the version of a persistent node, which is the broker's incarnation
+(KIP-903). So each epoch belongs to one incarnation.
 """
 
 from __future__ import annotations
@@ -95,14 +94,9 @@ async def register_broker(
     session_timeout_ms: int,
     earlier_session_ids: Collection[int] = (),
 ) -> Broker:
-    """Register the broker until the end of the session. Return the broker with its epoch and
-    incarnation.
-
-    A registration by an earlier session of this broker is replaced. If another session has
-    registered the id, wait up to two session timeouts for the end of that session. Raises
-    StartupError if the other session's registration still exists after this wait. Raises
-    CoordError.
-    """
+    """Register the broker until the end of the session, in place of a registration by its earlier
+    sessions. Return the broker with its epoch and incarnation. Raises StartupError if another
+    session still has the id after two session timeouts; CoordError."""
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
     await ensure(coord, paths.incarnation(broker.id))
@@ -185,9 +179,8 @@ async def unregister_broker(coord: Coord, broker: Broker) -> None:
 async def _register_once(
     coord: Coord, broker: Broker, data: bytes, first_ops: list[CoordOp]
 ) -> Broker:
-    """Register the broker by one multi, which begins with the operations `first_ops`. The multi
-    creates the broker's node without content, and then sets the content. Only the result of the set
-    contains the czxid of the node, which is the broker epoch."""
+    """Register the broker by one multi, after `first_ops`. The content needs an operation of its
+    own, because only the result of a set contains the czxid."""
     path = paths.broker(broker.id)
     results = await coord.multi(
         [
@@ -206,10 +199,9 @@ async def _register_once(
 
 
 async def raise_incarnation(coord: Coord, broker_id: int) -> None:
-    """Raise the broker's incarnation, the version of its incarnation node. Late Fetch requests of
-    the broker's earlier process then cannot add a replica to an ISR (KIP-903). A starting broker
-    calls this before it removes its own replicas from ISRs, and before it registers. Raises
-    CoordError."""
+    """Raise the broker's incarnation: late Fetch requests of its earlier process can then not add a
+    replica to an ISR (KIP-903). A starting broker calls this before it removes its replicas from
+    ISRs and before it registers. Raises CoordError."""
     path = paths.incarnation(broker_id)
     await ensure(coord, path)
     await repeat_conditional_write(lambda: coord.multi([SetOp(path, b"")]))

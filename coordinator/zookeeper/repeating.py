@@ -22,9 +22,9 @@ T = TypeVar("T")
 async def repeat_unanswered(
     what: str, ask: Callable[[], Awaitable[T]], *, clock: Clock, limit_s: float
 ) -> T:
-    """Return the result of `ask`, which must be repeatable. After ConnectionLoss or SessionExpired,
-    `ask` is called again, until `limit_s` seconds after the first error. `what` names the step in
-    the log. Raises any other error at once."""
+    """Return the result of `ask`, which must be repeatable. Repeat `ask` after ConnectionLoss or
+    SessionExpired, until `limit_s` seconds after the first error. `what` names the step in the
+    log."""
     deadline: float | None = None
     while True:
         try:
@@ -45,9 +45,9 @@ async def repeat_unanswered(
 
 
 async def repeat_conditional_write(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `attempt`, which reads a node and writes it conditionally. `attempt` is
-    called again after ConnectionLoss, or if another client changed the node: at most
-    `_ATTEMPTS_MAX` calls. Raises any other error at once."""
+    """Return the result of `attempt`, which reads a node and writes it conditionally. Repeat
+    `attempt` after ConnectionLoss, or if another client changed the node: at most `_ATTEMPTS_MAX`
+    calls."""
     for number in range(1, _ATTEMPTS_MAX):
         try:
             return await attempt()

@@ -1,12 +1,10 @@
-"""The content of nodes: encoding and decoding between JSON text and values of the model.
+"""The content of nodes: JSON text from and to values of the model. `decode_*` functions raise
+MalformedNode; `path` is for the error message.
 
-Kafka's rules for every node: compact UTF-8 JSON with keys in any order. Every number is an integer
-of 32 bits (old readers accept no other), so times and producer ids are strings. pybroker writes the
-newest versions that all readers of 0.8.2 to 3.9 accept, and reads every version. Unknown keys
-survive a rewrite of topic and state nodes.
-
-Every `decode_*` function raises MalformedNode; its argument `path` is for the error message.
-`paths.py` builds the paths.
+Kafka's rules: compact UTF-8 JSON. Numbers are integers of 32 bits, because old readers accept no
+other; times and producer ids are strings. pybroker writes the newest versions that all readers of
+0.8.2 to 3.9 accept, and reads every version. Unknown keys survive a rewrite of topic and state
+nodes.
 """
 
 from __future__ import annotations
@@ -74,9 +72,9 @@ class ProducerIdBlock:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
-    """The subscription of a consumer of Kafka 0.8: topic or pattern -> number of streams. `pattern`
-    is static, white_list or black_list. `is_coordinated`: a group coordinator wrote the node for a
-    member."""
+    """The subscription of a consumer of Kafka 0.8: topic or pattern -> number of streams.
+    `pattern`: static, white_list or black_list. `is_coordinated`: written by a group coordinator
+    for a member."""
 
     subscription: Mapping[str, int]
     pattern: str

@@ -1,9 +1,5 @@
-"""`KazooCoord` implements `Coord` with ZooKeeper. It replaces an expired session by a new session.
-
-Each session has its own `Link`, so a request of an old session is never sent in a newer session.
-This module handles lost connections, keeps the watches, and measures the time since ZooKeeper's
-last answer.
-"""
+"""`KazooCoord`: a `Coord` that replaces an expired session by a new session. Each session has its
+own `Link`, so that a request of an old session is never sent in a newer session."""
 
 from __future__ import annotations
 
@@ -57,9 +53,8 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class KazooCoord:
-    """The `Coord` that uses kazoo. While the connection is lost, requests fail with ConnectionLoss
-    at once. The id and the password of a new session are saved in `store` before the session is
-    used."""
+    """The `Coord` that uses kazoo. Without a connection, requests fail with ConnectionLoss at once.
+    The key of a new session is saved in `store` before the session is used."""
 
     def __init__(
         self,
@@ -104,8 +99,8 @@ class KazooCoord:
         refusals_max: int | None = None,
     ) -> None:
         """Close the session of an earlier process and open a new one. `make_chroot` creates a
-        missing chroot. Raises StartupError if there is no session after `timeout_s`, if all servers
-        refuse the connection `refusals_max` times in a row, or if the chroot is missing."""
+        missing chroot. Raises StartupError after `timeout_s`, after `refusals_max` refusals of all
+        servers in a row, or if the chroot is missing."""
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
             async with asyncio.timeout(timeout_s):
@@ -190,13 +185,9 @@ class KazooCoord:
         return self._session_timeout_ms
 
     def silence(self) -> float:
-        """Return the age in seconds of the newest write or sync that ZooKeeper has answered. The
-        age counts from the sending of the request.
-
-        Reads do not count: a ZooKeeper follower that is cut off from its leader answers reads,
-        while the leader may expire the session. Even without other requests, a sync is sent six
-        times in a session timeout.
-        """
+        """Return the seconds since the sending of the newest write or sync that ZooKeeper has
+        answered. Reads do not count: a ZooKeeper follower without its leader answers reads, while
+        the leader may expire the session."""
         return self._clock.boottime() - self._answered_request_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -429,9 +420,8 @@ class KazooCoord:
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Send a sync to ZooKeeper, and schedule the next call: six calls in a session timeout. If
-        ZooKeeper has not answered for too long, break the connection. kazoo itself does not notice
-        a silent server while kazoo sends requests."""
+        """Send a sync, and schedule the next call. If ZooKeeper is silent for too long, break the
+        connection, because kazoo does not notice a silent server while it sends requests."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,6 @@
-"""The stored keys of a broker's ZooKeeper sessions. After a broker is killed, the next process with
-the same data directory closes the old session at once, and recognizes that session's registration
-as its own."""
+"""The stored keys of a broker's ZooKeeper sessions. After a kill, the next process with the same
+data directory closes the old session at once, and recognizes the old session's registration as its
+own."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ class NoSessionStore:
 
 
 class FileSessionStore:
-    """Stores the keys of ZooKeeper sessions (session id and password) in a file in `directory`.
-    Only the owner of the file can read it. The file is replaced atomically. It is not synced: after
-    a power loss the sessions have expired anyway."""
+    """Stores the keys in a file in `directory`, which only its owner can read. The file is replaced
+    atomically, but not synced: after a power loss the sessions have expired anyway."""
 
     def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
         self._path = Path(directory) / name

@@ -2,8 +2,7 @@
 
 The nodes of a recreated topic may have the same versions as those of the deleted topic. So each
 topic has a node `/pybroker/topic_ids/<id>`, created and removed in the same multis as the topic's
-own node. Every write to the topic's nodes checks in its multi that this node exists. So ZooKeeper
-refuses a late write for a deleted topic.
+own node. Every write to the topic's nodes checks this node in its multi.
 """
 
 from __future__ import annotations
@@ -43,13 +42,11 @@ async def stored_id(coord: Coord, name: str) -> uuid.UUID:
 async def multi(
     coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
 ) -> list[OpResult]:
-    """Apply `ops`, all or none, if the topic still exists, and return their results. If `topic` is
-    None, apply them without this condition. `send` sends the operations to ZooKeeper. Without
-    `send`, they are sent in a multi that contains no other writes.
+    """Apply `ops`, all or none, if the topic still exists (`topic` None: without this condition).
+    Return their results. `send` sends the operations; by default in a multi of their own.
 
-    Raises MultiFailed or another CoordError. The index of MultiFailed counts `ops` from 0. The
-    index is negative if the topic is deleted. After ConnectionLoss `ops` may have been applied, but
-    never to a recreated topic.
+    Raises MultiFailed or another CoordError. The index of MultiFailed counts `ops` from 0, and is
+    negative if the topic is deleted.
     """
     send = send or partial(multi_under, coord)
     if topic is None:

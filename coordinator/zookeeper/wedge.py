@@ -1,8 +1,7 @@
-"""Ends the ZooKeeper session of a broker whose event loop is stuck.
+"""Ends the ZooKeeper session of a broker whose event loop is stuck, because kazoo's thread would
+keep the session alive forever.
 
-kazoo's thread sends heartbeats even if the event loop is stuck, so a stuck broker would keep its
-leaderships forever. A watching thread therefore abandons the session. The thread does not read a
-clock, but counts its own turns: a stopped process makes no turns, so the stop does not count as a
+A watching thread counts its own turns, not time, so that a stopped process does not count as a
 stuck event loop.
 """
 

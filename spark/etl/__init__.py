@@ -1,8 +1,5 @@
-"""Jobs: each job reads the records of topics, transforms them, and writes a table exactly once.
-
-`read_output` and `read_dead_letters` read the output of a job with Spark; `output_files` returns
-its Parquet files for other readers. PySpark is imported only when a function that needs it is
-used."""
+"""Jobs that read topics, transform the records, and write a table exactly once. PySpark is imported
+only when a function that needs it is used."""
 
 import importlib
 from typing import TYPE_CHECKING

@@ -122,16 +122,15 @@ def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) 
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. This class is a KeyboardInterrupt, because Py4J closes the
-    connection of an interrupted call only after a KeyboardInterrupt. If the connection stayed open,
-    the next call would receive the response to the interrupted call."""
+    """The process received SIGTERM. The class is a KeyboardInterrupt, because only then does Py4J
+    close the interrupted call's connection. The next call would otherwise receive the interrupted
+    call's response."""
 
 
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """During the block, SIGINT and SIGTERM raise an exception, so that a run can remove the files
-    of its attempt. PySpark's own handler of SIGINT is replaced, because it would call Java on a
-    connection that the interrupted call still uses."""
+    """Let SIGINT and SIGTERM raise an exception, so that a run removes its files. PySpark's SIGINT
+    handler would call Java on the interrupted call's connection."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -196,9 +195,8 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
 def gc(
     path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
 ) -> None:
-    """Remove the files of crashed attempts. An attempt that was written in the last `older_than_s`
-    seconds is kept. With `superseded`, also remove results that a later commit has replaced. With
-    `dry_run`, only print the files. Raises PybrokerError."""
+    """Remove the files of crashed attempts, except attempts written in the last `older_than_s`
+    seconds; with `superseded`, also replaced results. Raises PybrokerError."""
     job = Job.from_file(path)
     job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}

@@ -1,9 +1,5 @@
-"""Decodes the keys and values of records into columns. A record that cannot be decoded gets a
-reason instead of values. A null key is no error, and neither is a null value (a tombstone).
-
-The input has the columns of Spark's Kafka source. In the result, `key` and `value` have the types
-of the schema; ERROR is null for a decoded record, and RAW has the bytes of a record with an error.
-"""
+"""Decodes the keys and values of records with the columns of Spark's Kafka source. A null key or
+value is no error."""
 
 from __future__ import annotations
 
@@ -57,9 +53,8 @@ def first_line(error: BaseException) -> str:
 def decoded(
     frame: DataFrame, decode: Decode, key: StructType | None, value: StructType | None
 ) -> DataFrame:
-    """Return the frame with decoded columns `key` and `value`, and with the two further columns
-    ERROR and RAW. For a record that cannot be decoded, ERROR has the reason, and RAW has the bytes
-    of the key and the value. For a decoded record, ERROR and RAW are null."""
+    """Return the frame with decoded `key` and `value`. For a record that cannot be decoded, ERROR
+    has the reason, and RAW has the bytes of key and value. Otherwise both are null."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
     # Two steps, so that Spark computes only once the columns on which the errors depend.
@@ -108,8 +103,8 @@ def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Col
 
 
 def _with_corrupt(schema: StructType) -> StructType:
-    """Return the schema with one more column, in which Spark stores a text that does not match the
-    schema. All fields become nullable, because Spark reads JSON fields as nullable."""
+    """Add the column for a text that does not match the schema. All fields become nullable, because
+    Spark reads JSON fields as nullable."""
     return StructType([*schema.toNullable().fields, StructField(_CORRUPT, StringType())])
 
 
@@ -170,9 +165,8 @@ def _wrong_fields(
 
 
 def _required(parent: Column, schema: StructType, above: str) -> Iterator[tuple[str, Column]]:
-    """Yield the path of each field that the schema declares NOT NULL, with a column that is true if
-    the field is null. The column of a nested field is false if the field's parent is null. Fields
-    in arrays and maps are not checked."""
+    """Yield the path of each NOT NULL field, with a column that is true if the field is null but
+    its parent is not. Arrays and maps are not searched."""
     for field in schema.fields:
         path, column = f"{above}{field.name}", parent[field.name]
         if not field.nullable:

@@ -1,13 +1,12 @@
-"""Adds the result of each run to the output exactly once, by a plan, an attempt and a commit.
+"""Adds the result of each run to the output exactly once.
 
-1. The plan has the offsets to read. It is stored only if the run has no plan yet, so that a
-   repeated run, or a second process, reads the same offsets. An empty plan is never stored.
-2. An attempt writes into its own folders. No file is overwritten.
-3. The attempt's files are synced. Then a commit with the list of these files is stored. The commit
-   makes the offsets and the output visible at the same time. If another process has already stored
-   a commit for the same run and revision, this process removes the files of its own attempt.
+1. The plan has the offsets to read. A run keeps its first plan, so that a repeated run, or a second
+   process, reads the same offsets.
+2. An attempt writes into its own folders.
+3. After a sync of the files, a commit lists the files, and makes offsets and output visible
+   together. If another process has committed first, the attempt's files are removed.
 
-The commit has the offsets that were read. The next plan begins at the end of these offsets.
+The next plan begins at the end of the committed offsets.
 """
 
 from __future__ import annotations
@@ -105,9 +104,8 @@ class Runner:
     count_rows: CountRows
 
     def next_plan(self, propose: Propose) -> Plan | None:
-        """Return the plan of the run after the last commit: the stored plan if there is one,
-        otherwise a new plan with the ranges that `propose` returns. Return None if `propose` finds
-        no new records."""
+        """Return the stored plan of the run after the last commit, or else a new plan from
+        `propose`. Return None if there are no new records."""
         self.store.open(self.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last else 0
@@ -125,9 +123,8 @@ class Runner:
         return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
 
     def run(self, plan: Plan, write: Write) -> Outcome:
-        """Create a new attempt. `write` writes the files of the attempt, and then this method
-        stores the commit. If another process has committed the run first, the outcome has the
-        commit of that process."""
+        """Write a new attempt, then store the commit. If another process has committed the run
+        first, return that commit."""
         return self._attempt(plan, CommitName(plan.seq, 0), write)
 
     def replay(self, seq: int, write: Write) -> Outcome:

@@ -1,5 +1,5 @@
-"""The file operations for the output of a job, in a local or mounted file system with hard links.
-Callers must expect that the process can die after any of these operations."""
+"""The file operations for a job's output, in a file system with hard links. The process can die
+after any operation."""
 
 from __future__ import annotations
 

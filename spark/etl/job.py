@@ -26,9 +26,8 @@ from pybroker.spark.snapshot_model import Snapshot
 
 @dataclass(frozen=True)
 class Job:
-    """A job, loaded from its file. A run with new records first stores a plan (the offsets that
-    the run reads), and at the end a commit. Several processes may run the same job: only one of
-    them commits each run."""
+    """A job, loaded from its file. A run stores a plan (the offsets to read), and at the end a
+    commit. Several processes may run the same job: only one commits each run."""
 
     file: JobFile
     progress: Progress = field(default_factory=Silent)
@@ -60,15 +59,13 @@ class Job:
         )
 
     def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
-        """Execute one run. If the last run stored a plan but no commit, repeat this plan.
-        Otherwise, read the new records.
+        """Execute one run: repeat a plan without a commit, or else read the new records.
 
-        `until_ms` (ms since 1970) limits the new records: the range of each partition ends before
-        the partition's first record with this timestamp or later. A repeated plan ignores
-        `until_ms`, because the plan contains the end offsets.
+        `until_ms` (ms since 1970) ends each new range before the first record with this timestamp
+        or later. A repeated plan ignores `until_ms`.
 
-        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. A run with an
-        error commits nothing. If the failed run has stored a plan, the next run repeats this plan.
+        Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. A failed run
+        commits nothing; the next run repeats its stored plan.
         """
         parts = prepare(self.file)
         self.progress.stage(f"{self.name}: plan")
@@ -83,10 +80,8 @@ class Job:
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Execute runs until the output has all records that existed before the first run. If
-        `until_ms` (ms since 1970) is not None, reading stops in each partition before the first
-        record with this timestamp or later. Yield the result of each run. There is at least one
-        result."""
+        """Execute runs until the output has all records that existed before the first run. Yield at
+        least one result. `until_ms` is as in `run_once`."""
         goal = self._all_new_records(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
@@ -95,11 +90,10 @@ class Job:
                 return
 
     def replay(self, spark: SparkSession, seq: int) -> RunResult:
-        """Repeat a committed run with the present job file. The new result replaces the old result
-        in one step.
+        """Repeat a committed run with the present job file, and replace its result in one step.
 
-        Raises the errors of `run_once`. Also raises OutputError if records that the run had read
-        are no longer in the topics, even if the job file has `fail-on-data-loss: false`.
+        Raises the errors of `run_once`, and OutputError if records of the run are no longer in the
+        topics, even with `fail-on-data-loss: false`.
         """
         parts = prepare(self.file)
         old = self.committed(seq)
@@ -113,9 +107,8 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if the replay of a run did not read all records that the run had read
-        before. `old` is the commit that the replay is to replace. `written` is the result of the
-        replay."""
+        """Raise OutputError if a replay (`written`) missed records of the commit to replace
+        (`old`)."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"

@@ -111,8 +111,7 @@ def _sentence(file: Path, fault: Fault) -> str:
 
 
 class _Reader:
-    """Reads the values of one job file, and collects the faults. In place of a faulty value, a
-    method returns a default, so that the reader finds the other faults too."""
+    """Reads a job file, and collects all faults: a method returns a default for a faulty value."""
 
     def __init__(self, tree: Tree, file: Path) -> None:
         self._tree = tree

@@ -81,8 +81,8 @@ class Sink:
 
 @dataclass(frozen=True)
 class DeadLetterSink:
-    """The output of records that cannot be decoded. `max_ratio` is the allowed share of such
-    records in a run, from 0 to 1. A run with a larger share fails."""
+    """The output of records that cannot be decoded. A run fails if the share of such records
+    exceeds `max_ratio` (0 to 1)."""
 
     max_ratio: float
     path: Path | None = None

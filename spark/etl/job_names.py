@@ -33,8 +33,7 @@ def column_faults(columns: Sequence[str]) -> Iterator[str]:
 
 
 def folder_fault(text: str) -> str | None:
-    """Return the reason why a job cannot use the path of a folder, for example because the path
-    is relative. Return None if the job can use the path. The caller has removed a leading
+    """Return the reason why a job cannot use a folder's path, or None. The path has no leading
     `file://`."""
     if "://" in text or _SCHEME.match(text):
         return f"{text} is not {FOLDER}; object stores and HDFS are not supported yet"

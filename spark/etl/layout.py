@@ -1,5 +1,4 @@
-"""The names of the files and folders in the output of a job. Only this module builds and parses the
-names.
+"""The file and folder names in the output of a job. Only this module builds and parses the names.
 
     OUTPUT/
       _pybroker/
@@ -11,7 +10,7 @@ names.
       dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet
 
 `dead_letters` may be a folder elsewhere. A file belongs to the output only if a commit lists the
-file. If a run has several commits, the commit with the highest revision applies.
+file. If a run has several commits, the highest revision applies.
 """
 
 from __future__ import annotations

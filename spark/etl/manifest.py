@@ -1,6 +1,4 @@
-"""The stored documents of a job: the owner of an output, the plan of a run, the writer of an
-attempt, and a commit. A document with an unknown version or without a required field raises
-OutputError."""
+"""The stored documents of a job. An unknown version or a missing field raises OutputError."""
 
 from __future__ import annotations
 
@@ -53,8 +51,8 @@ class AttemptWriter:
 
 @dataclass(frozen=True)
 class OutputFile:
-    """A Parquet file of a result. `size` is in bytes. The `path` of a file with rows is relative to
-    the output. The `path` of a file with dead letters is relative to the folder of dead letters."""
+    """A Parquet file of a result. `size` is in bytes. `path` is relative to the output or, for dead
+    letters, to their folder."""
 
     path: str
     size: int
@@ -74,14 +72,13 @@ class DeadLetters:
 
 @dataclass(frozen=True)
 class Commit:
-    """The result of the run `seq`. The files become part of the output when the commit is stored.
-    With the mode `latest`, a commit replaces all earlier commits.
+    """The result of the run `seq`. With the mode `latest`, a commit replaces all earlier commits.
 
-    The paths of `files` are relative to the output. `schema` is Spark's JSON form of the columns,
-    including `partition_by`. `rows_read` is the number of records that the run read (None: not
-    counted). `rows` is the number of rows in the files. `lost` lists the ranges that were deleted
-    before the run read them, each as [topic, partition, first offset, next offset]. `tombstones` is
-    the job's option for records without a value: `keep` or `drop` (None: unknown).
+    - `schema`: Spark's JSON form of the columns, including `partition_by`
+    - `rows_read`: None if the records were not counted
+    - `lost`: ranges deleted before the run read them, each as [topic, partition, first offset, next
+      offset]
+    - `tombstones`: `keep` or `drop` (None: unknown)
     """
 
     job: str

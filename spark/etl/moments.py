@@ -10,8 +10,8 @@ TIME_MAX_MS: Final = 2**63 - 1
 
 
 def timestamp_ms(text: str) -> int:
-    """Return the ms since 1970 of a text: a number of ms, or a time in ISO 8601 (UTC if it has no
-    time zone). Raises ValueError for any other text, and for a time before 1970."""
+    """Return the ms since 1970 of a number of ms, or of an ISO 8601 time (default: UTC). Raises
+    ValueError for any other text or a time out of range."""
     if re.fullmatch(r"\d{1,19}", text):
         found = int(text)
     else:

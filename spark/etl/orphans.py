@@ -36,10 +36,8 @@ class Leftover:
 
 
 def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> list[Leftover]:
-    """Return all attempts that are not part of the output. An attempt is one try to write the
-    result of a run. `now_s` is the present time in seconds since 1970. An attempt whose file is
-    not locked has the kind YOUNG if the last write of the attempt is less than `young_s` seconds
-    old."""
+    """Return all attempts that are not part of the output. `now_s` is in seconds since 1970. An
+    unlocked attempt is YOUNG if last written less than `young_s` seconds ago."""
     roots = [places.output / layout.DATA, *_letters_roots(store, places)]
     folders = _attempt_folders(roots)
     found = []

@@ -21,9 +21,8 @@ LETTER_COLUMNS = (
 
 
 def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
-    """Return the commits whose files make up the output, without the commits of runs below the
-    number `since_seq`. Needs no Spark. Raises OutputError if `path` is not the output of a job, or
-    if the commit of an earlier run is missing."""
+    """Return the commits of the output, from run `since_seq` on. Needs no Spark. Raises OutputError
+    if `path` is no job's output, or an earlier commit is missing."""
     store = Store(Path(path))
     names = store.commit_names()
     if not names and store.owner() is None:
@@ -45,10 +44,11 @@ def output_files(path: str | Path, since_seq: int = 0) -> list[Path]:
 def read_output(
     spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
 ) -> DataFrame:
-    """Return the table of a job, or only the rows of its runs from `since_seq` on. `with_seq` adds
-    the column `pybroker_seq` with the number of the run.
+    """Return the table of a job, from run `since_seq` on. `with_seq` adds the run's number as the
+    column `pybroker_seq`.
 
-    Raises the errors of `output_commits`, and OutputError if no run is committed yet."""
+    Raises the errors of `output_commits`, and OutputError if no such run is committed.
+    """
     commits = output_commits(path, since_seq)
     if not commits:
         raise OutputError(

@@ -44,14 +44,17 @@ def as_json(snapshot: Snapshot) -> Json:
 
 
 def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
-    """Return the snapshot that the next run reads; None if there are no new records. Without
-    `until_ms`, each range ends at the latest offset of the partition. With `until_ms` (ms since
-    1970), each range ends before the partition's first record with this timestamp or later. The
-    size limit of a run may shorten the ranges.
+    """Return the snapshot that the next run reads; None if there are no new records. Ranges end at
+    the latest offset, or before the first record with the timestamp `until_ms` (ms since 1970) or
+    later. The size limit of a run may shorten the ranges.
 
-    Raises ConfigError if a client option is invalid; SnapshotError if the snapshot cannot be taken;
-    DataLost if unread offsets are no longer in the log; OutputError if the job file or the cluster
-    does not fit the last commit; ClientError if the cluster does not answer.
+    Raises:
+
+    - ConfigError: a client option is invalid
+    - SnapshotError: the snapshot cannot be taken
+    - DataLost: unread offsets are no longer in the log
+    - OutputError: the job file or the cluster does not fit the last commit
+    - ClientError: the cluster does not answer
     """
     before = snapshot_of(last.snapshot) if last is not None else None
     if before is not None and job.source.mode == "append":
@@ -82,8 +85,8 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
 
 
 def _check_continues(job: JobFile, last: Snapshot) -> None:
-    """Raise OutputError if the job file does not fit the snapshot of the last run (`last`): the job
-    file lacks a topic of the snapshot, or has another isolation level than the snapshot."""
+    """Raise OutputError if the job file lacks a topic of the last run's snapshot (`last`), or has
+    another isolation level."""
     gone = [topic for topic in last.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
@@ -115,8 +118,8 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the parts of the snapshot's ranges that are no longer in the log. Call this after a
-    run has read the snapshot: all records that the run has missed are in these parts."""
+    """Return the parts of the snapshot's ranges that are no longer in the log. Call this after the
+    run has read the snapshot: an earlier result may be incomplete."""
     spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
     begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (
@@ -130,9 +133,8 @@ def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def cut(snapshot: Snapshot, sizes: Mapping[TopicPartition, float], bytes_max: int) -> Snapshot:
-    """Return the snapshot with shorter ranges, which together have about `bytes_max` bytes. All
-    ranges are shortened in the same proportion. A range that is not empty keeps at least one
-    offset. `sizes` are bytes per offset."""
+    """Shorten all ranges in the same proportion, to about `bytes_max` bytes together. A range that
+    is not empty keeps at least one offset. `sizes` are bytes per offset."""
     total = sum(item.offsets * sizes.get(item.topic_partition, 0) for item in snapshot.ranges())
     if total <= bytes_max:
         return snapshot
@@ -172,8 +174,8 @@ def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapsho
 
 
 def _ends_from(job: JobFile, last: Snapshot, ends: Bounds) -> Bounds:
-    """Return the end offset of each partition for the next run. It is the higher of two offsets:
-    the end that `ends` specifies, and the end in the last run's snapshot (`last`)."""
+    """Return each partition's end for the next run: the end that `ends` specifies, but at least the
+    last run's end."""
     source = job.source
     found = _plan(job, SnapshotSpec(topics=source.topics, ends=ends, isolation=source.isolation))
     read = {item.topic_partition: item.end for item in last.ranges()}

@@ -22,11 +22,13 @@ State: TypeAlias = Literal["committed", "committed-elsewhere", "nothing-new", "p
 class RunResult:
     """The result of one run of a job.
 
-    `state` is `committed` (by this process), `committed-elsewhere` (another process committed the
-    run first), `nothing-new` (there were no new records) or `planned` (a dry run). `seq` is the
-    number of the run, and `revision` is the number of its replays. `rows_read` is None if the
-    records were not counted. `lost` lists the ranges that were deleted before the run read them,
-    each as (topic, partition, first offset, next offset). `seconds` is the duration of each stage.
+    - `state`: `committed`, `committed-elsewhere` (by another process), `nothing-new` or `planned`
+      (a dry run)
+    - `revision`: the number of replays
+    - `rows_read`: None if the records were not counted
+    - `lost`: ranges deleted before the run read them, each as (topic, partition, first offset, next
+      offset)
+    - `seconds`: the duration of each stage
     """
 
     job: str

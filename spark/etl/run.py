@@ -46,8 +46,8 @@ Read = Callable[[SparkSession, JobFile, Snapshot], DataFrame]
 
 @dataclass(frozen=True)
 class Parts:
-    """The checked schemas and the imported transform function of a job. `key` or `value` is None if
-    it has no schema. `function` is None if the transform is SQL, or if the job has no transform."""
+    """The checked schemas and the imported transform function of a job. None: no schema, or no
+    Python transform."""
 
     key: StructType | None
     value: StructType | None

@@ -76,10 +76,9 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
 
 
 def _merged(present: StructType, found: StructType, sink: Sink) -> StructType:
-    """Return the columns of the output after this run: first the columns of the output so far
-    (`present`), then the columns that only the table to write has. `found` are the columns of this
-    table. Raises SinkError if `found` lacks a column of `present` or has the column with another
-    type, or if there are new columns and the job does not allow them."""
+    """Return the columns of the output (`present`), followed by the columns that only the table
+    (`found`) has. Raises SinkError if `found` lacks a column, changes a type, or has new columns
+    that the job does not allow."""
     old = {field.name: field.dataType for field in present.fields}
     new = {field.name: field.dataType for field in found.fields}
     faults = [

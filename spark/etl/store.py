@@ -1,16 +1,12 @@
-"""Stores the plans, the attempts and the commits of a job as documents in the job's output folder.
-The guarantees:
+"""Stores the plans, attempts and commits of a job as documents in the output folder.
 
-- A document is stored under its name completely and durably, or not at all. If several processes
-  store a document under the same name, the document of the first process is kept, and all processes
-  read this document.
+- A document is stored completely and durably, or not at all. The first document under a name is
+  kept.
 - A crash between any two steps leaves only files that no process reads.
-- Only one process commits the first result of a run (revision 0). Each replay of the run adds one
-  revision.
+- Only one process commits a revision of a run; each replay adds one revision.
 
-A document is stored in five steps: write a temporary file in the final folder, sync the file, link
-the file under the final name (which fails if the final name exists), sync the folder, remove the
-temporary name.
+The steps: write a temporary file in the final folder, sync the file, link the file under the final
+name (fails if the name exists), sync the folder, remove the temporary name.
 """
 
 from __future__ import annotations
@@ -52,8 +48,8 @@ class Store:
         return sorted(found for name in names if (found := layout.parse_commit(name)) is not None)
 
     def commit_names(self) -> list[CommitName]:
-        """Return the name of the newest commit of each run, in the order of the runs. Raises
-        OutputError if a run has no commit, although a later run has a plan or a commit."""
+        """Return the name of each run's newest commit, in the order of the runs. Raises OutputError
+        if a run has no commit, but a later run has a plan or a commit."""
         # List plans before commits: a run is planned only after the preceding run is committed.
         planned = max(self._planned(), default=0)
         latest = {name.seq: name for name in self.all_commit_names()}
@@ -142,9 +138,8 @@ class Store:
         return found
 
     def drop_plan(self, seq: int) -> bool:
-        """Remove the plan of a run that is not committed. Return whether the run had a plan. A
-        process that has already read the plan may still commit the run. This causes no loss or
-        duplicates, because the commit has the offsets that were read."""
+        """Remove the plan of an uncommitted run. Return whether the run had a plan. A process that
+        has read the plan may still commit the run, without loss or duplicates."""
         path = self._root / layout.PLANS / layout.plan_file(seq)
         there = self._read(path) is not None
         self.files.remove(path)
@@ -162,10 +157,8 @@ class Store:
 
     @contextmanager
     def attempt_lock(self, writer: AttemptWriter) -> Iterator[AttemptName]:
-        """Keep the lock file of an attempt locked during the block, so that no process removes the
-        attempt as an orphan. The lock file is removed if the block ends without an exception. After
-        an exception, the lock file stays, but is not locked any more. The attempt's data stay in
-        both cases."""
+        """Lock an attempt during the block, so that no process removes the attempt as an orphan.
+        After an exception, the lock file stays, unlocked."""
         name = AttemptName(writer.seq, writer.attempt)
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         temporary = path.parent / layout.temporary_file()

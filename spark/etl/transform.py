@@ -97,9 +97,8 @@ def apply(
 
 
 def _module(name: str, folder: Path | None) -> Any:
-    """Import the module `name` from `folder` (the job file's folder), or an installed module if
-    `folder` has no such module. Functions of a module from `folder` are pickled by value, because
-    Spark's workers cannot import the module."""
+    """Import a module from the job file's folder, or else an installed one. Functions from `folder`
+    are pickled by value, because Spark's workers cannot import the module."""
     file = None if folder is None else folder.joinpath(*name.split(".")).with_suffix(".py")
     if folder is None or file is None or not file.is_file():
         return importlib.import_module(name)

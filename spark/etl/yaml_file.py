@@ -27,8 +27,8 @@ class Fault:
 
 @dataclass
 class Tree:
-    """A parsed file. A key is the path of names to a value, such as ("sink", "path"). `values` maps
-    each key to a scalar or a list, or to {} for a mapping. `lines` maps each key to its line."""
+    """A parsed file. A key is the path of names to a value, such as ("sink", "path"). The value of
+    a mapping is {}."""
 
     values: dict[Key, object]
     lines: dict[Key, int]

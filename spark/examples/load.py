@@ -2,8 +2,6 @@
 
     npm install vega-datasets@3.2.1
     python -m pybroker.spark.examples.load node_modules/vega-datasets/data
-
-Values are JSON objects. Flights and strikes have the airport as key, stocks their symbol.
 """
 
 from __future__ import annotations
@@ -56,9 +54,8 @@ DATA: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
 
 
 async def load(bootstrap: str, folder: Path, names: Sequence[str] = tuple(DATA)) -> dict[str, int]:
-    """Append each data set to the topic of the same name. Return the number of records of each data
-    set. Raises a ClientError if the brokers refuse the records, and OSError if a data file is
-    missing."""
+    """Append each data set to its topic. Return the numbers of records. Raises ClientError if the
+    brokers refuse the records, OSError if a file is missing."""
     counts = {}
     async with Admin(bootstrap) as admin:
         for result in await admin.create_topics([NewTopic(name, PARTITIONS) for name in names]):
