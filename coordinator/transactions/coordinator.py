@@ -1,9 +1,9 @@
 """The coordinator of the transactional ids of one shard.
 
 Answers and markers wait until the in-sync replicas have the state, because a marker must never
-contradict the state that the next coordinator loads. Until then, further requests of
-the current producer get CONCURRENT_TRANSACTIONS. CompleteCommit and CompleteAbort take effect at once: if the record is
-lost, the next coordinator writes the markers again.
+contradict the state that the next coordinator loads. Until then, further requests of the current
+producer get CONCURRENT_TRANSACTIONS. CompleteCommit and CompleteAbort take effect at once: if the
+record is lost, the next coordinator writes the markers again.
 """
 
 from __future__ import annotations

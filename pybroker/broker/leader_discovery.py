@@ -1,5 +1,5 @@
 """Leader discovery: a broker that gets no answers from ZooKeeper asks other brokers for the current
-leaders. Otherwise the broker would tell clients forever that it is the leader.
+leaders. Otherwise a former leader would tell clients forever that it still leads its partitions.
 
 An answer updates the broker's metadata and may stop appends. An answer never makes a replica a
 follower, and never truncates a log.

@@ -105,8 +105,9 @@ class ProducerBatch:
 
     @property
     def may_be_split(self) -> bool:
-        """Return whether the batch may be split. A batch with sequence numbers that may have been
-        written must stay whole, because a broker would not recognize its halves as duplicates."""
+        """Return whether the batch may be split. A batch that has sequence numbers and may already
+        have been written must stay whole, because a broker would not recognize its halves as
+        duplicates."""
         is_known_again = self.has_sequence and self.maybe_written
         return self.count > 1 and not self.expired and not is_known_again
 

@@ -63,8 +63,8 @@ class BulkAppend:
         return Deliveries(self._timestamp, self._places, self._runs)
 
     def append(self, route: Route, partition: int | None, room: int, now: float) -> int:
-        """Append records of at most `room` bytes, and return their size. If `partition` is None,
-        the partitioner selects. `now` is in seconds (monotonic clock)."""
+        """Append records of at most `room` bytes in total, and return their size. If `partition` is
+        None, the partitioner chooses the partitions. `now` is in seconds (monotonic clock)."""
         numbers: Sequence[int] = range(route.partition_count) if partition is None else [partition]
         buffers: list[RecordBuffer | None] = [None] * len(numbers)
         chosen = self.chosen if partition is None else None

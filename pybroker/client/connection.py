@@ -380,7 +380,7 @@ class Connection:
 
     def _abort(self) -> None:
         """Close the connection at once and discard unsent bytes: the client may already have
-        repeated these requests on another connection."""
+        repeated the unsent requests on another connection."""
         if not self._writer.is_closing():  # a closed socket's number may belong to another
             taken = self._writer.get_extra_info("socket")
             with suppress(OSError):  # macOS refuses if the broker has closed it

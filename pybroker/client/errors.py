@@ -203,8 +203,8 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """No offset is committed, or the consumer's offset is outside the log, and auto.offset.reset is
-    "none"."""
+    """The consumer has no valid offset, and auto.offset.reset is "none". Either no offset is
+    committed, or the consumer's offset is outside the log."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))

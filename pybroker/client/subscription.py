@@ -60,8 +60,8 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work, in bytes, that may be done before other tasks must run. With seconds, a slow
-    machine would return other records than a fast one."""
+    """The work, in bytes, that may be done before other tasks must run. The limit is not in
+    seconds, because then the speed of the machine would decide which records are returned."""
 
     left: int = BYTES_PER_TURN
 
@@ -256,8 +256,8 @@ class PartitionReader:
             self._skip_to(*self.end)
 
     def _skip_to(self, offset: int, leader_epoch: int) -> None:
-        """Move the position to `offset`, past batches without records for the application, when the
-        application has taken all decoded records before `offset`."""
+        """Move the position to `offset`, past batches without records for the application. If
+        decoded records are left, the position moves when the application has taken them."""
         if self.is_decoded:
             self.end = offset, leader_epoch
         else:

@@ -60,8 +60,8 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
 
 
 def waits_for_change(config: LogConfig) -> bool:
-    """Return whether there is no compaction lag, so that time alone cannot make the log due for
-    compaction."""
+    """Return True if time alone cannot make the log due for compaction, because
+    min.compaction.lag.ms is 0 and max.compaction.lag.ms is unlimited."""
     return config.min_compaction_lag_ms == 0 and config.max_compaction_lag_ms == NEVER
 
 

@@ -183,8 +183,8 @@ class LayeredConfig:
         return changed
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the same layers as `checked`, without checking each value. Raise ConfigError if
-        values contradict each other."""
+        """Return the same layers as the method `checked`, but do not check each value. Raise
+        ConfigError if values contradict each other."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)

@@ -18,8 +18,9 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value from a properties file or a command line. For a client option without effect, such a
-    value causes only a warning, because several programs may share a file."""
+    """A value from a properties file or a command line. A client option without effect causes a
+    warning instead of an error if its value is a PropertyText, because several programs may share a
+    file."""
 
     __slots__ = ()
 
@@ -59,7 +60,7 @@ def read_properties(path: str) -> dict[str, str]:
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
     """Return the properties in arguments such as `name=value`. The last value of a name counts.
-    Raise ConfigError without a name or an equals sign."""
+    Raise ConfigError if an argument has no name or no equals sign."""
     properties: dict[str, str] = {}
     faults = []
     for assignment in assignments:

@@ -144,8 +144,9 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Wait in the purgatory after the pass `reading`, or start a task if there is more to do at
-        once. `seen`: the purgatory's count of changes before the pass."""
+        """Start a task if there is more to do at once; otherwise wait in the purgatory. `reading`
+        is the state of the last pass over the partitions. `seen` is the purgatory's count of
+        changes before that pass."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:

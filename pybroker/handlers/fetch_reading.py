@@ -145,9 +145,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True if the partition certainly has nothing new for the client. The session then
-    usually watches the partition, but not for a follower outside the ISR: each fetch of the
-    follower has to be recorded."""
+    """Return True only if the partition has nothing new for the client. The session then usually
+    watches the partition. If the client is a follower outside the ISR, the session does not watch
+    the partition, because each fetch of that follower has to be recorded."""
     partition = services.replicas.partitions.get(cached.key)
     if partition is None:
         return False

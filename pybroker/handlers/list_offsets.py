@@ -175,7 +175,8 @@ async def _search(
 ) -> _Found | None:
     """Return the record below `end_of(partition)` that `timestamp` asks for, or None. Raise
     BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. If no record is found,
-    raise the errors of a request for the end: another leader's log may have the record."""
+    raise the error that a request for the end offset would get, if any: another leader's log may
+    have the record."""
     end = end_of(partition)
 
     def search() -> _Found | None:

@@ -59,8 +59,9 @@ NO_GUARDS: Final = Guards()
 
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
-    """Return the guards of the request's transactional batches. As in Kafka, the whole request is
-    refused if these batches have no transactional id or come from two producers."""
+    """Return the guards (verification states, KIP-890) of the request's transactional batches. As
+    in Kafka, the whole request is refused if these batches have no transactional id or come from
+    two producers."""
     headers = _transactional_headers(message)
     if not headers:
         return NO_GUARDS

@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class ProvenEpochs:
-    """Checks that no command has a controller epoch above the one in ZooKeeper: after a client's
-    command with a very high epoch, this broker would reject the real controller forever."""
+    """Checks that no command has a controller epoch above the one in ZooKeeper. Otherwise a client
+    could send a command with a very high epoch, and this broker would reject the real controller
+    forever."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord

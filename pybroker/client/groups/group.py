@@ -132,9 +132,9 @@ class Group:
         return None if self.session.choice is None else self._member.identity
 
     def _identity_now(self, at_call: Identity | None) -> Identity:
-        """Return the member's identity for an OffsetCommit request. Raises CommitFailed if the
-        identity differs from `at_call`, that at the call of `commit` (None: do not compare): other
-        members may have committed larger offsets."""
+        """Return the member's identity for an OffsetCommit request. `at_call` is the identity at
+        the call of `commit`, or None to skip the comparison. Raises CommitFailed if the identity
+        has changed since: other members may have committed larger offsets."""
         if self.session.choice is None:
             if at_call is not None:
                 raise no_member(self._link.key)

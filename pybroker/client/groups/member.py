@@ -354,8 +354,9 @@ class Membership:
         """As the group leader, request a rebalance if partitions have had no owner for
         session.timeout.ms.
 
-        A cooperative assignor first withholds a moving partition. The previous owner's JoinGroup
-        usually causes the next rebalance, but that of a restarted static member does not.
+        A cooperative assignor withholds a moving partition until the previous owner has released
+        it. The previous owner's JoinGroup usually causes the next rebalance. The JoinGroup of a
+        restarted static member causes none.
         """
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None

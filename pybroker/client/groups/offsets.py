@@ -281,8 +281,8 @@ class GroupOffsets:
         reason: ClientError,
     ) -> None:
         """Wait before the next attempt. If no time is left, raise DeadlinePassed with the text of
-        `reason`: the last error (`problem`), or an earlier error if the deadline cut off the last
-        attempt."""
+        `reason`. `reason` is `problem` (the last error), or an earlier error if the deadline cut
+        off the last attempt."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"
