@@ -1,6 +1,6 @@
-"""A result that is set later, such as the response to a waiting request. Setting the result needs
-neither a task nor an iteration of the event loop, because nearly every produced record needs a
-result."""
+"""A result that is set later, such as the response to a waiting request. Nearly every produced
+record needs a Deferred, so setting the result is cheap: it needs neither a task nor an iteration of
+the event loop."""
 
 from __future__ import annotations
 

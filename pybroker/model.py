@@ -85,10 +85,10 @@ def is_orphaned(state: PartitionState) -> bool:
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """Return the state with `isr` as its ISR. If `isr` has fewer than `required` replicas, no
-    record is committed, so earlier ISR members and eligible replicas outside `isr` are eligible
-    (KIP-966). Otherwise no replica is eligible. `required`: min.insync.replicas, at most the number
-    of replicas."""
+    """Return the state with `isr` as its ISR. While the ISR has fewer than `required` replicas, no
+    record is committed. So replicas that leave the ISR become eligible, and eligible replicas
+    outside `isr` stay eligible (KIP-966). With `required` or more replicas in `isr`, no replica is
+    eligible. `required`: min.insync.replicas, at most the number of replicas."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -111,8 +111,9 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """Whether a command names some partitions, all partitions, or a part of a list of all. The
-    numbers are those of pybroker's own request field `extent`."""
+    """Whether a command names some partitions, all partitions, or a part of all partitions (a
+    series of commands then names all). The numbers are those of pybroker's own request field
+    `extent`."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""
@@ -181,7 +182,8 @@ class Everything:
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
         """Take the controller's next command. The caller must pass every command, in the order of
-        arrival. Return all partitions if the command completes a list of them, otherwise None."""
+        arrival. Return all partitions if the command completes the list of all partitions,
+        otherwise None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

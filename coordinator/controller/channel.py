@@ -185,8 +185,8 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """Keep `item`, a command for one partition that the broker has refused, until `resume`. A
-        newer command for the partition replaces the item."""
+        """Keep `item` until `resume`. The item is a command for one partition, and the broker has
+        refused the command. A newer command for the partition replaces the item."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 

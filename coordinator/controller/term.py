@@ -92,9 +92,9 @@ class ControllerTerm:
         return self._services.context
 
     async def begin(self) -> None:
-        """Read the cluster, elect leaders where necessary, and send every broker its roles and
-        all metadata. After ControllerMoved or CoordError, close this term and stand for election
-        again."""
+        """Read the cluster, elect leaders where necessary, and send every broker its roles and all
+        metadata. Raises ControllerMoved, CoordError: the caller must then close this term and stand
+        for election again."""
         services = self._services
         services.journal.elected()
         notices = await self._isr_notices.find()

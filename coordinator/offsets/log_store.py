@@ -1,8 +1,10 @@
 """`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`. A fetch returns
 only offsets that the in-sync replicas have.
 
-Offsets are imported from ZooKeeper when a shard loads, unless its storage mark (`storage_mark.py`)
-names the log, and at a request for a group without an offset record.
+Offsets are imported from ZooKeeper at two times:
+
+- When a shard loads, unless its storage mark (`storage_mark.py`) names the log.
+- At a request for a group without an offset record.
 
 A record takes precedence over an offset node. An import keeps the nodes for consumers of Kafka 0.8.
 So the deletion of an offset must remove its node: otherwise a later import would restore the

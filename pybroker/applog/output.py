@@ -205,8 +205,8 @@ class _Complaining:
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return False for a state change below WARNING, unless DEBUG is enabled for
-        STATE_CHANGE."""
+        """Return False for a line below WARNING of the logger STATE_CHANGE, unless the logger's
+        level is DEBUG or lower."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

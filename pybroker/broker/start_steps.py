@@ -37,9 +37,9 @@ serves clients in any case, and a missing topic follows later."""
 async def settle_replicas(
     coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: UnhealthyReplicas
 ) -> set[str]:
-    """Remove the replicas of broker `me` that may lack records from the ISR and the eligible
-    replicas. Return the topics that are not being deleted. May be repeated after an error. Raise
-    CoordError or MalformedNode."""
+    """If a replica of broker `me` may lack records, remove the replica from the ISR and from the
+    eligible replicas (a partition's only replica stays). Return the topics that are not being
+    deleted. May be repeated after an error. Raise CoordError or MalformedNode."""
     power_loss = PowerLoss(coord, me, clock)
     await power_loss.step_aside(left_of(logs, logs.suspects) | await vanished(coord, me, logs))
     await damaged.settle()

@@ -1,6 +1,6 @@
 """The ZooKeeper consumer ("classic" here), compatible with the high-level consumer of Kafka 0.8.
-The members divide the partitions through ZooKeeper. Kafka 4's "classic consumer" is another one,
-which uses JoinGroup."""
+The members divide the partitions through ZooKeeper. Kafka 4's "classic consumer" is a different
+consumer, which uses JoinGroup."""
 
 from pybroker.classic.consumer import ClassicConsumer
 from pybroker.classic.errors import (

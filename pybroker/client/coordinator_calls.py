@@ -45,10 +45,10 @@ async def ask_coordinators(
     repeatable: bool = True,
     key_type: int = GROUP,
 ) -> dict[str, T | ClientError]:
-    """Send one request to each coordinator of the groups by `ask`. Return each group's result or
-    error. Retriable errors are retried until the deadline. A request that the coordinator may have
-    processed is retried only if `repeatable`. With `key_type` TRANSACTION, `groups` are
-    transactional ids."""
+    """Find the coordinators of the groups, and send each coordinator one request, with `ask`.
+    Return each group's result or error. Retriable errors are retried until the deadline. A request
+    that the coordinator may have processed is retried only if `repeatable`. With `key_type`
+    TRANSACTION, `groups` are transactional ids."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}

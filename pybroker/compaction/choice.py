@@ -15,10 +15,10 @@ class Plan:
     offset `end`.
 
     - `first_dirty`: the first offset that was not compacted before.
-    - `dirty_bytes`: the size of the segments with such offsets.
+    - `dirty_bytes`: the size of the segments with offsets at or above `first_dirty`.
     - `dirty_ratio`: the share of `dirty_bytes` in all `segments`.
     - `generation`: changes with each truncation of the log.
-    - `last_batches`: producer id -> last offset of the producer's last batch; None for a marker.
+    - `last_batches`: producer id -> last offset of its last batch; None if the batch is a marker.
     """
 
     log: Log

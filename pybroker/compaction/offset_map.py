@@ -57,8 +57,8 @@ class OffsetMap:
     def select_batches(
         self, data: Buffer, position: int, now_ms: int, output: bytearray | memoryview, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy the retained records of consecutive batches, as `key_table.SelectBatches` does. Stop
-        before a batch that needs `select`."""
+        """Copy the retained records of consecutive batches. Stop before a batch that
+        `key_table.SelectBatches` does not support, such as a compressed batch."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:

@@ -40,8 +40,8 @@ class Waiting(NamedTuple, Generic[R]):
 def when_acknowledged(
     services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R], response: T
 ) -> T | Deferred[T]:
-    """Return `response`; in a Deferred, if a batch is neither acknowledged nor failed yet. After
-    `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
+    """Return `response` if each batch is acknowledged or has failed. Otherwise return a Deferred of
+    `response`. After `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
     acknowledgement = _Acknowledgement(services, waiting, timeout_ms, fail, response)
     return response if acknowledgement.is_reached() else acknowledgement.response
 

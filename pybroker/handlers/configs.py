@@ -100,8 +100,8 @@ async def _described(
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
-    """Return this broker's id, or None (all brokers) if `name` is empty and `or_all` is True. Raise
-    BrokerError INVALID_REQUEST for any other name."""
+    """Return this broker's id if `name` is this id. Return None (all brokers) if `name` is empty
+    and `or_all` is True. Raise BrokerError INVALID_REQUEST for any other name."""
     if not name and or_all:
         return None
     if not name:

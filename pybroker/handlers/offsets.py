@@ -1,6 +1,6 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups. Version 0 of
-OffsetCommit and OffsetFetch uses /consumers/GROUP/offsets in ZooKeeper, and every broker answers
-it."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups. Every broker answers
+version 0 of OffsetCommit and OffsetFetch, because version 0 keeps the offsets in ZooKeeper
+(/consumers/GROUP/offsets)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Answers requests of the APIs that the broker advertises but does not implement, with the error
-that Kafka returns without the feature."""
+"""Answers requests of the APIs that the broker advertises but does not implement. Each response has
+an error code, such as SECURITY_DISABLED for ACLs."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def run_broker(config: BrokerConfig) -> None:
 
 
 async def _run(config: BrokerConfig) -> None:
-    """Run the broker until a signal or another reason to end. Raise StartupError if the reason is
-    not a signal."""
+    """Run the broker until SIGTERM or SIGINT. Raise StartupError if the broker cannot start, or
+    cannot continue."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str | None] = loop.create_future()
 

@@ -148,8 +148,9 @@ class Partition(Watched):
     # the controller's commands
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
-        """Return True for a higher leader epoch or another topic id, False for the current leader
-        epoch and leader. Otherwise raises BrokerError STALE_CONTROLLER_EPOCH."""
+        """Return whether `facts` require a new role: True for a higher leader epoch or another
+        topic id, False for the current leader epoch and leader. Otherwise raises BrokerError
+        STALE_CONTROLLER_EPOCH."""
         if facts.state.leader_epoch > self.leader_epoch:
             return True
         if self._facts is not None and facts.topic_id not in (NO_TOPIC_ID, self._facts.topic_id):

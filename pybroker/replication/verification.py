@@ -74,9 +74,9 @@ class TransactionVerification:
     def begin(
         self, partition: Partition, producer: Producer, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard for a batch that begins with `sequence`. The caller must then call
-        `confirm`, unless the guard is EXEMPT, or None for a transaction that is already open
-        here."""
+        """Return the guard for a batch that begins with `sequence`. The guard is EXEMPT if
+        verification is disabled, and None if the producer has an open transaction in the partition.
+        With any other guard, the caller must call `confirm`."""
         if not self._is_enabled():
             return EXEMPT
         return partition.log.producers.verification(

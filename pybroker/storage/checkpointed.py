@@ -1,5 +1,6 @@
-"""Computes the content of checkpoint files. The values of a damaged log are never lowered: recovery
-would mistake the corrupt range for an incomplete last write, and cut it off."""
+"""Computes the content of checkpoint files. The high watermark and the recovery point of a damaged
+log are never lowered. With lower values, recovery would mistake the corrupt range for an incomplete
+last write, and cut it off."""
 
 from __future__ import annotations
 

@@ -241,8 +241,8 @@ class DirectorySet:
                     )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
-        """Take an empty directory at the path of a lost directory offline: the lost disk is
-        probably not mounted. The last usable directory stays."""
+        """Take a log directory offline if it is empty and has the path of a lost directory: the
+        lost disk is probably not mounted. The last usable directory stays online."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():
             if directory.path in by_path and directory.path not in ids and len(self.usable()) > 1:

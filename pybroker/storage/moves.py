@@ -360,8 +360,8 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the log directory of the other log in a move of `log`, even if the other log is
-    deleted; None if no file marks a move. Raises StorageError."""
+    """Return the log directory that `log` is moved to, or was copied from; None if no file marks a
+    move. The log in that directory may be deleted already. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()

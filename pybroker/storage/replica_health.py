@@ -209,8 +209,9 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Permit an incomplete replica to lead: it has copied all records of its leader, or no
-        replica is in the ISR or eligible (KIP-966). Do nothing if the replica is complete."""
+        """Permit an incomplete replica to lead. Call this if the replica has copied all records of
+        its leader, or if no replica is in the ISR or eligible (KIP-966). Do nothing if the replica
+        is complete."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):

@@ -77,9 +77,9 @@ def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Di
 
 
 def complete_at_start(directory: str, disk: Disk, names: Collection[str]) -> bool:
-    """Complete each committed replacement of segments (one with a file `*.log.swap`), and remove
-    the files of all others. `names` are all files in the log's `directory`. Return whether any file
-    was changed. Raises StorageError."""
+    """Complete each committed replacement of segments, and remove the files of each uncommitted
+    replacement. A file `*.log.swap` marks a committed replacement. `names` are all files in the
+    log's `directory`. Return whether any file was changed. Raises StorageError."""
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not unfinished:
         return False

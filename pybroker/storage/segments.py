@@ -123,8 +123,9 @@ class Segments:
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove these segments in the given order: a crash between two removals must leave no gap
-        in the log. `remove_doomed` removes the renamed files after the wall-clock time `due_ms`."""
+        """Take these segments out of the log, and rename their files to `*.deleted` in the given
+        order. A crash between two segments must leave no gap in the log. `remove_doomed` removes
+        the renamed files after the wall-clock time `due_ms`."""
         removed = list(gone)
         with self._swap:
             self._set(tuple(segment for segment in self._state if segment not in removed))

@@ -143,8 +143,8 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
         """Let the controller elect leaders of these partitions (None: of all that need an
-        election). Return None for each new leader, else the error, such as ELECTION_NOT_NEEDED.
-        Raises ClientError if the controller does not answer."""
+        election). Return each partition's error, such as ELECTION_NOT_NEEDED, or None if a leader
+        was elected. Raises ClientError if the controller does not answer."""
         return await admin_elections.elect_leaders(
             self._calls, election_type, partitions, timeout_ms=timeout_ms
         )

@@ -172,8 +172,9 @@ class Committer:
     # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return `offsets`, or the positions if None. Store the present positions of these
-        partitions for `handled`. Raises ValueError for a negative offset."""
+        """Return the offsets to commit: `offsets`, or the positions if None. Record the present
+        positions of these partitions, which `handled` compares with later positions. Raises
+        ValueError for a negative offset."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():

@@ -66,7 +66,7 @@ class Membership:
     call has work to do.
 
     Invariant: `state` is STABLE only while the coordinator's last response confirms the generation
-    in `identity`. `rejoin` is the reason to join. `failure` makes the membership impossible.
+    in `identity`. `rejoin` is the reason to join. `failure` is the error that ended the membership.
     """
 
     def __init__(
@@ -437,7 +437,7 @@ class Membership:
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
         """React to the error code of a Heartbeat or OffsetCommit response. If the member's identity
-        is no longer `sent`, only FIND has an effect."""
+        is now different from `sent`, react only if the coordinator has moved (FIND)."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)

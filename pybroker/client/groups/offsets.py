@@ -105,9 +105,9 @@ class GroupOffsets:
     def commit(
         self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
     ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
-        """Return an awaitable that commits `offsets` after all earlier calls. Errors are retried
-        until the deadline, unless `once`. With `automatic`, deleted partitions are skipped and
-        returned. Raises ClientError."""
+        """Return an awaitable that commits `offsets` after the commits of all earlier calls have
+        ended. Errors are retried until the deadline, unless `once`. With `automatic`, deleted
+        partitions are skipped and returned. Raises ClientError."""
         at_call, ticket = self._identity_at_call(), self._turnstile.ticket()
         return self._commit(at_call, ticket, offsets, deadline, once, automatic)
 
@@ -169,8 +169,8 @@ class GroupOffsets:
         """Send one OffsetCommit request for `rest`. Remove committed partitions from `rest`. With
         `automatic`, move deleted partitions to `gone`.
 
-        Return None if nothing is left. Return a retriable error, or the error if no response has
-        arrived. Raises ClientError for any other error.
+        Return None if nothing is left. Return the error if no response has arrived, or if the
+        response's error is retriable. Raises ClientError for any other error.
         """
         identity = self._identity_now(at_call)
         began = self._cluster.clock.monotonic()

@@ -61,7 +61,8 @@ class RangeCursor:
     ) -> list[Batch]:
         """Return the data batches of the Fetch response `data` that overlap the range, and move the
         position past them. `aborted` has (first offset, producer id) of each aborted transaction.
-        `committed_end` is the high watermark. At a damaged batch, stop and set `damage`."""
+        `committed_end` is the high watermark, also with read_committed. At a damaged batch, stop
+        and set `damage`."""
         self.damage = None
         view = memoryview(data)
         aborts = _Aborts(aborted if self._committed_only else ())

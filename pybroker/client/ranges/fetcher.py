@@ -172,9 +172,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """Raise RangeFailed for the first part without lost offsets, or without `fail_on_data_loss`
-        add these parts to `compacted`. The validity check comes first: a recreated topic raises its
-        own error."""
+        """Report the changed parts that have no lost offsets. With `fail_on_data_loss`, raise
+        RangeFailed for the first of these parts; otherwise add these parts to `compacted`. The
+        validity check comes first: a recreated topic raises its own error."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted

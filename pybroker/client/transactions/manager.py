@@ -369,9 +369,10 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until the response's error code counts as success by `table`. Return the
-        code. Raises TransactionError for an error that is not retried; DeadlinePassed. Without a
-        deadline, raises the last error if the transaction is `doomed`."""
+        """Send a request until the response's error code means success in `table`. Return the code.
+        Raises TransactionError for an error that is not retried, and DeadlinePassed after
+        `deadline`. Without a deadline, raises the last error if the transaction has failed or is
+        being aborted."""
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000

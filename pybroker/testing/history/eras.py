@@ -111,8 +111,8 @@ class _Eras:
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition, renamed for the topic that existed at the time `at`. The latest
-        topic keeps the plain name."""
+        """Return the partition, with another topic name if the topic was created before the time
+        `at` and recreated after that time."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

@@ -142,8 +142,8 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
     """Return whether `candidate` may have replaced `last`, the last acknowledged record of the key,
-    although `read` does not find `candidate`: its offset is not below `read.end`, or it is a
-    tombstone removed by compaction."""
+    and whether `read` can still lack `candidate`. A read can lack a record at or above `read.end`,
+    or a tombstone that compaction has removed."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:

@@ -1,8 +1,9 @@
 """Produce (0), versions 0-9. Versions 0-2 carry the message formats 0 and 1, which the broker
 rejects.
 
-Changes without a new field, in version 3: one record batch for each partition. 4: error 56
-(KAFKA_STORAGE_ERROR). 6: throttling by the client (KIP-219). 7: zstd.
+Version 3 allows only one record batch for each partition. Version 4 adds error 56
+(KAFKA_STORAGE_ERROR). Throttling by the client (KIP-219) begins with version 6. Version 7 adds
+zstd.
 """
 
 from __future__ import annotations
