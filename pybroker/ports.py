@@ -251,8 +251,8 @@ class Coord(Protocol):
         """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 without a session."""
 
     def silence(self) -> float:
-        """Return how many seconds ago (boottime) the latest write or sync that ZooKeeper has
-        answered was sent. Reads do not count: a server without a quorum answers reads, too."""
+        """Return the seconds (boottime) since the sending of the newest write or sync that
+        ZooKeeper has answered. Reads do not count: a server without a quorum answers reads, too."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 

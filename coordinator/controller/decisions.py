@@ -109,8 +109,8 @@ def succeeded(
 def without(
     partition: Partition, gone: Collection[int], now: Circumstances, reason: Reason
 ) -> StateWrite | None:
-    """Return the state with an ISR without the followers `gone`; None if the ISR contains none of
-    these followers. The leader must not be one of `gone`."""
+    """Return the state after the followers `gone` have left the ISR; None if the ISR contains none
+    of these followers. The leader must not be one of `gone`."""
     state = partition.state
     assert state is not None and state.leader not in gone
     isr = tuple(replica for replica in state.isr if replica not in gone)

@@ -71,8 +71,9 @@ class FencedWriter:
             return error
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send `ops` in one multi with a check of /controller_epoch; once more after a lost reply.
-        Raises ControllerMoved; MultiFailed, whose index counts `ops` from 0; other CoordErrors."""
+        """Send `ops` in one multi with a check of /controller_epoch. If the reply is lost, send the
+        multi once more. Raises ControllerMoved; MultiFailed, whose index counts `ops` from 0; other
+        CoordErrors."""
         try:
             return await self._attempt(ops)
         except ConnectionLoss:

@@ -118,9 +118,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Move the outdated records from `_recorded` to `_outdated`. The applied marker
-        (`applied_marker.py`) covers them, so ZooKeeper may have newer offsets. Raises BrokerError,
-        CoordError, MalformedNode."""
+        """Move the records with a commit marker up to the applied marker (`applied_marker.py`) from
+        `_recorded` to `_outdated`. Newer offsets in ZooKeeper may have replaced those of the
+        records. Raises BrokerError, CoordError, MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:
@@ -231,7 +231,7 @@ class LoggedOffsets:
     ) -> None:
         """Remove the group's offsets of `keys`, except those in `recent_commits`. The nodes are
         removed first, so that no removed offset is imported again. No await is allowed between
-        reading `recent_commits` and the append."""
+        reading `recent_commits` and appending the tombstones."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)

@@ -175,8 +175,8 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return partition -> details of the committed offset. A partition whose details node is
-        missing or malformed has the value None, or is left out."""
+        """Return partition -> details of the committed offset; None if the details node is missing
+        or malformed. A partition without a details node may also be left out."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

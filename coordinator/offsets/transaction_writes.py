@@ -2,7 +2,7 @@
 order of their commit markers.
 
 Readers of ZooKeeper may see only a part of a transaction's offsets. Until the applied marker
-(`applied_marker.py`) is written, `OffsetStore.undecided` returns their partitions.
+(`applied_marker.py`) is written, `OffsetStore.undecided` returns the transaction's partitions.
 """
 
 from __future__ import annotations

@@ -340,8 +340,8 @@ class ZookeeperOffsets:
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
         """Remove the offsets of `keys`, except those in `recent_commits`. No await is allowed
-        between the last look into `recent_commits` and the removal: a later commit must be written
-        after the removal."""
+        between the last look into `recent_commits` and the removal. Otherwise the removal could
+        delete a newer commit."""
 
         def old() -> list[TopicPartition]:
             return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]

@@ -336,8 +336,8 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Return this broker's incarnation (KIP-903), or -1 until the first LeaderAndIsr request of
-        the current registration.
+        """Return this broker's incarnation (KIP-903), which grows with every registration. Return
+        -1 until the first LeaderAndIsr request of the current registration.
 
         With -1, the broker must send no fetch as a follower: its log may belong to a deleted topic,
         although a new topic has the same name.

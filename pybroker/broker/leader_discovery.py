@@ -46,8 +46,8 @@ OSError."""
 
 
 class LeaderDiscovery:
-    """Runs leader discovery between `start` and `stop`. The owner calls `changed` whenever the
-    level of the `ZooKeeperLease` changes."""
+    """Asks other brokers for the current leaders while ZooKeeper does not answer. The owner calls
+    `changed` whenever the level of the `ZooKeeperLease` changes."""
 
     def __init__(
         self,

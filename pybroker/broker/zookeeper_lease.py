@@ -40,9 +40,10 @@ class ZooKeeperLease:
         fences: bool,
         changed: Callable[[Authority], None],
     ) -> None:
-        """`silence` returns for how long (s, boottime) ZooKeeper has not answered, `knows_roles`
-        whether the controller has sent roles since the last registration. With `fences`
-        (pybroker.zookeeper.loss), a broker cut off from ZooKeeper answers nothing."""
+        """`silence` returns for how long (s, boottime) ZooKeeper has not answered. `knows_roles`
+        returns whether the controller has sent a complete LeaderAndIsr request since the last
+        registration. With `fences` (pybroker.zookeeper.loss), a broker cut off from ZooKeeper
+        answers nothing."""
         self._clock = clock
         self._silence = silence
         self._session_s = session_s

@@ -17,8 +17,9 @@ from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """The store of committed offsets for offsets.storage=kafka. `nodes` is the offset store in
-    ZooKeeper. The methods raise ClientError, CoordError and MalformedNode."""
+    """The store of committed offsets for offsets.storage=kafka. `nodes` is the store in ZooKeeper,
+    for ownership checks and dual.commit.enabled. The methods raise ClientError, CoordError and
+    MalformedNode."""
 
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int

@@ -1,5 +1,5 @@
 """Whether this member still owns its partitions. If ZooKeeper has not answered for some time, other
-members may own them, and the streams return no records."""
+members may own them: then the streams return no records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class SessionValidity:
     ended sessions.
 
     `on_expired` is called when a session has ended. `on_connected` is called when the connection is
-    restored, in the old or a new session. `on_certain` is called when `find_out` has succeeded.
+    restored, in the old or a new session. `on_certain` is called when the task of `find_out` has
+    made `is_certain` True.
     """
 
     def __init__(

@@ -70,8 +70,8 @@ class Stream:
         """Return at most `max_records` records; {} if none arrives within `timeout_ms`. The records
         of earlier calls now count as consumed.
 
-        Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated,
-        DamagedRecords, ResponseError for an error that is not retriable.
+        Raises RebalanceFailed while the member cannot get its partitions. Also raises
+        GroupIsCoordinated, DamagedRecords, and ResponseError for an error that is not retriable.
         """
         self._settle()
         deadline = Deadline(self._clock, timeout_ms)

@@ -21,7 +21,8 @@ from pybroker.records.record_buffer import RecordBuffer
 class ProducerBatch:
     """A batch of records for one partition.
 
-    - `ordinal`: batches are sent in this order. The `halves` of a split batch append 0 or 1.
+    - `ordinal`: batches are sent in this order. The `halves` of a split batch have its ordinal with
+      0 or 1 appended.
     - `base_sequence`: -1 until an idempotent producer first sends the batch. A retry keeps it.
     - `maybe_written`: an earlier attempt may have written the batch to the log.
     - `expired`: the records have failed, but a request with the batch is in flight.

@@ -341,9 +341,9 @@ class Cluster:
 
     def _addresses(self) -> list[Address]:
         """Return all addresses in the order in which to try them: connected addresses first; in
-        each group, the address asked for metadata longest ago first. An isolated broker may return
-        outdated leaders. So after a requested refresh without any change, untried addresses count
-        as connected."""
+        each group, the address asked for metadata longest ago first. If a requested refresh changed
+        nothing, the connected broker may be isolated, with outdated metadata. So untried addresses
+        then belong to the first group, too."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)

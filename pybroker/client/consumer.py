@@ -110,8 +110,8 @@ class Consumer(Generic[Key_co, Value_co]):
 
     async def start(self) -> None:
         """Connect to a bootstrap broker, and subscribe to the constructor's `topics` unless already
-        subscribed. Raises NoBrokers after bootstrap.timeout.ms; SubscriptionConflict for `topics`
-        after `assign`."""
+        subscribed. Raises NoBrokers after bootstrap.timeout.ms. Raises SubscriptionConflict if the
+        constructor got `topics` and `assign` was called."""
         try:
             await self._cluster.start()
             if self._topics is not None and not self._is_subscribed:

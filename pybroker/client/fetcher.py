@@ -231,8 +231,8 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """Let the next read fail for a partition without a leader for leaderless.timeout.ms. If the
-        option is 0, only log a warning."""
+        """If a partition has had no leader for leaderless.timeout.ms, let its next read fail. If
+        the option is 0, only log a warning."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)

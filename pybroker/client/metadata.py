@@ -117,7 +117,7 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
     """Return `fresh`, but keep later partition states of `known`: a client must not return to older
-    metadata (KIP-320). A topic with a new topic id keeps none."""
+    metadata (KIP-320). If the topic id has changed, no partition state of the topic is kept."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)

@@ -48,7 +48,7 @@ warning. As keyword arguments they are errors, because the program that sets one
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
     """A type of option values. `read` converts a value, or raises ValueError. `annotation` is for
-    type checkers. For an `alias`, `make docs` defines a type alias in `keywords.py`."""
+    type checkers. `alias` is the name of the annotation in `keywords.py` ("" for none)."""
 
     read: Callable[[object], T]
     annotation: str

@@ -29,7 +29,7 @@ RESET_MOMENTS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 class PositionLookup:
     """Finds the positions of a consumer's readers. `pause` starts a partition's retry backoff.
-    `on_result` announces a new error or position."""
+    `on_result` is called when a reader may have a new position or error."""
 
     def __init__(
         self,

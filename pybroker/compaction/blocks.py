@@ -30,8 +30,8 @@ class Blocks:
         """The position in `data` of the next batch."""
 
     def has_more(self) -> bool:
-        """Return whether the segment has another batch, which is then whole at `position` in
-        `data`. Raises CorruptionError for an invalid header; StorageError if the read fails."""
+        """Return whether the segment has another batch. If so, `data` has the whole batch at
+        `position`. Raises CorruptionError for an invalid header; StorageError if the read fails."""
         left = len(self.data) - self.position
         if left >= HEADER_SIZE and read_header(self.data, self.position).size <= left:
             return True

@@ -40,8 +40,8 @@ class Fate(NamedTuple):
 
     - `drops_records`: the batch is aborted, or is a marker that is no longer needed.
     - `keeps_header`: the batch has the last sequence number of the producer.
-    - `begins_horizon`: the batch is the marker of a transaction without other batches, and gets a
-      delete horizon.
+    - `begins_horizon`: the batch is a marker, and the log has no other batch of its transaction.
+      The marker gets a delete horizon.
     """
 
     drops_records: bool = False
@@ -61,8 +61,8 @@ def remains(
     """Return the batch with its retained records; None if neither a record nor the header is
     retained. Yields 0 between slices of the records.
 
-    A batch without a delete horizon gets `horizon` (ms since 1970) if it retains a tombstone, or
-    any record with `fate.begins_horizon`.
+    A batch without a delete horizon gets `horizon` (ms since 1970) if it retains a tombstone. If
+    `fate.begins_horizon` is true, any retained record is enough.
 
     Raises CorruptionError for a damaged record, and the errors of `encoded_records`.
     """

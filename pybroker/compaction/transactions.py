@@ -43,8 +43,9 @@ class SeenTransactions:
         return False
 
     def is_empty(self, header: BatchHeader, marker: EndTransaction | None) -> bool:
-        """Return whether the marker is the only batch of its transaction in the log; False for a
-        control record of an unknown type (None). `header` is the header of the marker's batch."""
+        """Return whether the marker is the only batch of its transaction in the log. Return False
+        if `marker` is None (a control record of an unknown type). `header` is the header of the
+        marker's batch."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:

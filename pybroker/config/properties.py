@@ -74,8 +74,8 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option may come from a properties file: `value` is a PropertyText, or a str while
-    `name` has no underscore."""
+    """Whether an option may come from a properties file: `value` is a PropertyText, or a str and
+    `name` has no underscore (a Python argument may have one)."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 

@@ -59,8 +59,8 @@ class ControllerView(Protocol):
 
 
 class ZooKeeperLease(Protocol):
-    """The broker's ZooKeeper lease. Each response from ZooKeeper extends the lease. Without a
-    lease, the broker answers only some requests, or none."""
+    """The broker's ZooKeeper lease. Each answer of ZooKeeper to a write or a sync extends the
+    lease. Without a lease, the broker answers only some requests, or none."""
 
     @property
     def is_valid(self) -> bool:

@@ -74,8 +74,9 @@ class CachedPartition:
         while this partition is pending."""
 
     def watch(self, partition: Partition) -> None:
-        """Skip this partition until the local replica `partition` changes. The caller must first
-        check that the replica has nothing new for the client, and record a follower's fetch."""
+        """Let the session skip this partition until the local replica `partition` changes. The
+        caller must first check that the replica has nothing new for the client. If the client is a
+        follower, the caller must also first record the fetch."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)

@@ -112,8 +112,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper which of the requested partitions with Authority.CONFIRMED this broker still
-    leads. Requests for the log start, and partitions in `excluded`, need no check."""
+    """Ask ZooKeeper which requested partitions this broker still leads. A partition with
+    Authority.CONFIRMED needs this check before its log end is returned. Requests for the log start,
+    and partitions in `excluded`, need no check."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:

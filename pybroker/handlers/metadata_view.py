@@ -115,8 +115,8 @@ class MetadataView:
         isr: tuple[int, ...],
     ) -> bool:
         """Apply the leader from another broker's Metadata response, if `leader_epoch` is later and
-        `leader` is a known broker. Return False if this broker does not know the partition with
-        this `topic_id`."""
+        `leader` is a known broker. Return False only if this broker does not know the partition
+        with this `topic_id`."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:

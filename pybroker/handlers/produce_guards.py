@@ -25,8 +25,8 @@ _NOBODY: Final = Producer(-1, -1)
 
 @dataclass(slots=True)
 class Guards:
-    """The guards and the errors of one request's transactional batches. A batch whose guard is
-    EXEMPT or None needs no confirmation."""
+    """The guards (`Verification`) and the errors of one request's transactional batches. The
+    coordinator must confirm a batch's partition, unless the batch's guard is EXEMPT or None."""
 
     refusal: BrokerError | None = None
     """The error of all batches of the request, if it is refused as a whole."""

@@ -104,9 +104,9 @@ class ZooKeeperTopicAdmin:
         *,
         validate_only: bool,
     ) -> None:
-        """Write to ZooKeeper that the topic has `count` partitions in total, the new ones with the
-        replicas `assignments` (None: chosen here). Raise BrokerError if the request is invalid;
-        CoordError."""
+        """Increase the topic's number of partitions in ZooKeeper to `count`. `assignments` are the
+        replicas of the new partitions (None: chosen here). With `validate_only`, write nothing.
+        Raise BrokerError if the request is invalid; CoordError."""
         await expand_topic(
             self._coord,
             name,

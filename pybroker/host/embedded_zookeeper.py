@@ -1,9 +1,9 @@
 """The embedded ZooKeeper: the server is a child process of a broker without a configured ensemble.
 
-Two servers on one data directory would diverge silently, so the broker locks `owner.lock`, and the
-server inherits the lock of `server.lock`. If only `server.lock` is taken, the broker was killed:
-the next start kills the old server. The server has its own process group, so that Ctrl-C does not
-reach the server.
+Two servers on one data directory would diverge silently. So the broker holds a lock on
+`owner.lock`, and the server process holds a lock on `server.lock`. If only `server.lock` is locked,
+the broker was killed: the next start kills the old server. The server has its own process group, so
+that Ctrl-C does not reach the server.
 """
 
 from __future__ import annotations

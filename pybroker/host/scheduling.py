@@ -38,8 +38,8 @@ class _Attributes(ctypes.Structure):
 
 def shorten_slice() -> None:
     """Give the calling thread, but not its children, a time slice of `LOOP_SLICE_NS`, if the kernel
-    allows it. Since Linux 6.12, a thread that wakes up preempts a thread with a longer slice;
-    otherwise the thread may wait for the scheduler's next tick (4 ms)."""
+    allows it. Since Linux 6.12, a thread that wakes up preempts a thread with a longer slice.
+    Without the short slice, the calling thread may wait for the scheduler's next tick (4 ms)."""
     found = _attributes()
     if found is None:
         return

@@ -1,6 +1,6 @@
 """The standard streams of a tool. If the program that reads the output ends (`| head`), the tool
-ends, too, without an error message. A write then raises OutputGone: the tool could take
-BrokenPipeError, an OSError, for an error of a file."""
+ends, too, without an error message. A write then raises OutputGone instead of BrokenPipeError: the
+tool could take BrokenPipeError, an OSError, for an error of a file."""
 
 from __future__ import annotations
 

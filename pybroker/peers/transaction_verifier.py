@@ -70,9 +70,9 @@ is on another broker. Raises BrokerError."""
 
 
 class Verifier:
-    """A `TransactionVerifier`. `find` returns the broker id of a transactional id's coordinator,
-    or raises BrokerError. `verify_here` and `verify_here_at_once` ask the coordinator on this
-    broker."""
+    """A `TransactionVerifier` for local and remote coordinators. `find` returns the broker id of a
+    transactional id's coordinator, or raises BrokerError. `verify_here` and `verify_here_at_once`
+    ask the coordinator on this broker."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ class Purgatory:
         not read partitions. The caller must call `Wait.end` once, even after `on_over`.
 
         With `shares_timer` several waits share a timer: the wait may time out early, by at most one
-        second or half of `timeout_s`.
+        second or half of `timeout_s`, whichever is more.
         """
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None

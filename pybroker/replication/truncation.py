@@ -38,8 +38,8 @@ class Losses(Protocol):
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the newest loss receipt with a leader epoch above `after` and at most `up_to`, or
-        None."""
+        """Return the newest loss receipt (see the class) with a leader epoch above `after` and at
+        most `up_to`, or None."""
 
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int

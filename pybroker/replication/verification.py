@@ -127,9 +127,9 @@ class TransactionVerification:
     async def of_partition(
         self, partition: Partition, transactional_id: str, producer: Producer
     ) -> Verification | None:
-        """Return the guard for a transactional batch without sequences, confirmed by the
-        transaction coordinator if necessary. Raises BrokerError with the coordinator's error code
-        if the coordinator does not confirm the transaction."""
+        """Return the guard for a transactional batch without sequences. If necessary, the
+        transaction coordinator first confirms that the partition is in the transaction. Raises
+        BrokerError with the coordinator's error code if the coordinator does not confirm it."""
         key = partition.topic_partition
         guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
         if guard is not None and guard is not EXEMPT:

@@ -21,8 +21,8 @@ _SIZE: Final = struct.Struct(">i")
 
 class ReceiveBuffer:
     """Holds the received bytes that are not released yet: those from `_start` to `_end`. With
-    `small_bytes`, the buffer is at most this large, or as large as the next frame if that frame is
-    larger.
+    `small_bytes`, the size of the buffer is at most `small_bytes`, or the size of the next frame if
+    that frame is larger.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """

@@ -416,8 +416,8 @@ class LogDirectory:
         """Correct the checkpoints of this directory, after all logs were opened:
 
         - Partitions in `ends`: lower each offset to at most the one in `ends`.
-        - Partitions that are in no log directory (`anywhere`), with a checkpointed high watermark
-          above 0: keep the offsets, and record the partition in `missing`.
+        - Partitions not in `anywhere` (the partitions in any log directory), with a checkpointed
+          high watermark above 0: keep the offsets, and record the partition in `missing`.
         - All other partitions: remove the offsets.
 
         Raises StorageError.

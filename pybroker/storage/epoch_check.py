@@ -1,5 +1,5 @@
-"""Decides whether a log's epoch file or its batch headers have the right leader epochs. No checksum
-covers leader epochs, and wrong ones cause wrong truncations."""
+"""Decides whether a log uses the leader epochs of its epoch file or those of its batch headers. No
+checksum covers leader epochs, and wrong ones cause wrong truncations."""
 
 from __future__ import annotations
 

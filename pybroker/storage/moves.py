@@ -54,8 +54,8 @@ class ReplicaMove:
     """One move of a replica. Its steps: `prepare`, `copy` until almost complete, `rename`, `copy`,
     and `catch_up`, the only step that does not wait for the disk.
 
-    Invariant: the copy's batches are a prefix of the original's, except from `lower` to the end of
-    the next step.
+    Invariant: the copy's batches are a prefix of the original's. After a call of `lower`, the
+    invariant may be broken until the next step has ended.
     """
 
     def __init__(

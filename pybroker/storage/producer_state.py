@@ -358,7 +358,8 @@ class ProducerState:
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove each producer without an open transaction that has not appended for
-        `expiration_ms`, and each guard of that age. Return the number of removed producers."""
+        `expiration_ms`, and each guard (`Verification`) begun at least that long ago. Return the
+        number of removed producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

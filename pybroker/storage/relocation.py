@@ -220,8 +220,8 @@ class Relocations:
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """Cancel the moves from or to the failed log directory. `partitions` are those whose log in
-        use is there. The copies stay on the disk."""
+        """Cancel the moves from or to the failed log directory. `partitions` are those whose log
+        (not only a copy of it) is in `directory`. The copies stay on the disk."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()

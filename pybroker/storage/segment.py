@@ -292,8 +292,8 @@ class Segment:
         self._indexes_checked = True
 
     def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
-        """Add the batches from `position` on to the indexes. Return the position and the offset
-        after the last whole batch. Another thread may append meanwhile."""
+        """Add the batches from `position` on to the indexes. Return the end of the last whole
+        batch: the file position and the next offset. Another thread may append meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):

@@ -81,8 +81,8 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Record a new segment, begun at the wall-clock time `now_ms`, or a new configuration
-        (`now_ms` is 0): the active segment then keeps its age."""
+        """Record a new segment, begun at the wall-clock time `now_ms`. For a new configuration,
+        `now_ms` is 0, and the active segment keeps its age."""
         self.room = NO_ROOM
         """The limits for the next batch in the active segment; NO_ROOM if they are unknown."""
         self._begun_ms = now_ms or self._begun_ms

@@ -279,9 +279,9 @@ async def _timestamp(
 
 
 def _first_timestamp(records: memoryview, offset: int) -> tuple[int | None, int]:
-    """Return the timestamp (ms since 1970) of the first record at or after `offset`, None without
-    one, and the offset after the last batch that was looked at. Raises CorruptionError,
-    BrokerError."""
+    """Return two values: the timestamp (ms since 1970) of the first record at or after `offset`
+    (None: no such record), and the offset after the last batch that was looked at. Raises
+    CorruptionError, BrokerError."""
     position = offset
     for start, header in iter_headers(records):
         position = header.next_offset

@@ -33,9 +33,9 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """A replica in a log directory. `size` is in bytes. `offset_lag` is the number of offsets
-    behind the high watermark. `future` marks the copy that a move writes; its `offset_lag` is
-    behind the moved replica."""
+    """A replica in a log directory. `size` is in bytes. `future` marks the copy that a move writes.
+    `offset_lag` counts the offsets from the log end to the high watermark; for a copy, to the moved
+    replica's log end."""
 
     size: int
     offset_lag: int

@@ -258,7 +258,8 @@ async def abort_transaction(
     calls: Calls, transaction: OpenTransaction, *, timeout_ms: int | None
 ) -> None:
     """Let the partition's leader write an abort marker (WriteTxnMarkers). Raises ClientError if the
-    leader does not confirm the marker. A retry could abort the producer's next transaction."""
+    leader does not confirm the marker. A request that may have succeeded is not retried: a retry
+    could abort the producer's next transaction."""
 
     async def ask(
         connection: Connection, _: tuple[TopicPartition, ...], timeout_s: float

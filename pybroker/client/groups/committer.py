@@ -72,8 +72,9 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes: the positions, but for partitions
-        in `in_hand` the offset of the first record that may be unprocessed.
+        """Return the offsets to commit when the consumer closes: the position of each partition.
+        For a partition in `in_hand`, the offset is that of the first record that may be
+        unprocessed.
 
         The result omits a partition of `in_hand` whose position is unchanged since the
         application's own commit: that commit stays.

@@ -80,8 +80,8 @@ class GroupOffsets:
     """The committed offsets of a consumer's group.
 
     - `identity_at_call` returns the identity when the application calls `commit` (None: no member).
-    - `identity_now` gets this identity before each request, and raises CommitFailed if the identity
-      has changed.
+    - `identity_now` is passed that identity before each request, and raises CommitFailed if the
+      identity has changed.
     - `refused` is called if the coordinator rejects the request.
     """
 

@@ -155,8 +155,8 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Return each part of the range that is now read completely and differs from its count.
-        Raises RangeFailed for a batch that cannot be decoded."""
+        """Return each part of the range that is now read completely, and whose records have changed
+        since they were counted. Raises RangeFailed for a batch that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -196,9 +196,9 @@ class RangeFetcher:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _may_end_early(self, reason: RangeFault) -> bool:
-        """Return whether the reading may end early without an error. True only without
-        `fail_on_data_loss`, if the partition no longer exists, or if the topic was recreated before
-        the first batch was delivered."""
+        """Return whether the reading may end early without an error. With `fail_on_data_loss`, it
+        may not. Otherwise it may if the partition no longer exists, or if the topic was recreated
+        before the first batch was delivered."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
@@ -297,7 +297,8 @@ class RangeFetcher:
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
         """Shorten the range to `end`, where an unclean election has truncated the log. Raises
-        `fault` with `fail_on_data_loss`, or if a record at or above `end` was already delivered."""
+        `fault` if `fail_on_data_loss` is true, or if a record at or above `end` was already
+        delivered."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # the range was shortened before

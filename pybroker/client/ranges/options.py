@@ -24,8 +24,8 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """Return the consumer options and the patience from the `options` of a RangeReader. `fixed`
-    overrides `options`. Raises ConfigError with all invalid options."""
+    """Return the consumer options, and the tolerated durations of problems, from the `options` of a
+    RangeReader. `fixed` overrides `options`. Raises ConfigError with all invalid options."""
     given: dict[str, object] = {}
     stalled_ms = POLL_TIMEOUT_MS
     faults: list[str] = []

@@ -1,8 +1,8 @@
 """The check whether a range can still be read as it was when it was created.
 
-- Records are lost if the log start offset is above the start of the range.
-- The topic was recreated if its topic id differs; for a range without topic id, if its leader epoch
-  is lower.
+- Unread records are lost if the log start offset is above the read position.
+- The topic was recreated if its topic id differs from the range's. For a range without topic id,
+  the topic was recreated if the leader epoch is lower than the range's.
 - An unclean election truncated the range if the range's leader epoch ends before the end of the
   range.
 """

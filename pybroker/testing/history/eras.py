@@ -28,8 +28,8 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history in which each era has its own partition name. With `at_losses` False, only
-    a recreation of the topic ends an era."""
+    """Return the history in which each era (see the module) has its own partition name. With
+    `at_losses` False, only a recreation of the topic ends an era."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -76,8 +76,8 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition, renamed for the era that contains the whole time from `begin` to
-        `end` (ns); None if no era does."""
+        """Return the partition with the name of the era that contains the whole time from `begin`
+        to `end` (ns); None if no era does."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -87,7 +87,7 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition, renamed for its first era."""
+        """Return the partition with the name of its first era; None for None."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]

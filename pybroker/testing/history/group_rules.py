@@ -36,8 +36,8 @@ Place = tuple[str, TopicPartition]
 
 
 class _KnownCommit(NamedTuple):
-    """A committed offset that a client learned from `op` (OffsetFetch, or a successful
-    OffsetCommit), sent at the time `begun` and answered at the time `since`."""
+    """A committed offset that a client learned from `op`: an OffsetFetch, or a successful
+    OffsetCommit. `op` was sent at the time `begun` and answered at the time `since`."""
 
     since: int
     begun: int
