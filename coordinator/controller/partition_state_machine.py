@@ -209,7 +209,8 @@ class PartitionStateMachine:
 
     def _keep_stale(self, write: StateWrite) -> None:
         """Update the partition's stale replicas (`ClusterContext.stale`) after `write` was stored.
-        Only followers in the new ISR stay stale, and none if the new state has no leader."""
+        A stale replica stays stale only if the new state has a leader, and the replica is a
+        follower in the ISR."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:

@@ -1,6 +1,7 @@
 """Topic requests, which any broker can handle: create, read, request the deletion.
 
-The functions write the same nodes as Kafka's own tools, so without a check of the controller epoch.
+The functions write the same nodes as Kafka's own tools. Like these tools, they do not check the
+controller epoch.
 """
 
 from __future__ import annotations

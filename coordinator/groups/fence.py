@@ -41,7 +41,8 @@ class FenceOwner:
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     """Write the fence node for `owner`, and return the node's new version. Return None if another
-    client changed one of the nodes in the meantime: the caller must try again.
+    client changed the fence node or the partition's state node in the meantime: the caller must try
+    again.
 
     Raises Superseded if another broker leads the partition, or if the topic was deleted;
     BrokerError if `owner` has another leader epoch than ZooKeeper; MalformedNode; CoordError. After

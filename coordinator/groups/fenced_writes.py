@@ -216,9 +216,9 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """Handle ZooKeeper's `answer` to the newest change of one key, for all changes of the key
-        in `waiting`, oldest first. Return False if the outcome is unknown. Raises `answer` if it is
-        an exception other than CoordError."""
+        """Handle ZooKeeper's `answer` to the newest change of one key. `waiting` has all changes of
+        the key, oldest first: they share the outcome. Return False if the outcome is unknown.
+        Raises `answer` if it is an exception other than CoordError."""
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)
@@ -271,8 +271,8 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether `_known` still holds for the node. Other clients may have created a missing node,
-        except below /pybroker/offsets."""
+        """Whether `_known` reliably tells if the node exists. Another client may have created a
+        node that `_known` has as missing, except below /pybroker/offsets."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

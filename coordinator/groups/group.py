@@ -104,9 +104,9 @@ class Group:
         return set(frozenset.intersection(*known)) if known else set()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with this protocol type and these assignors may join. The members must
-        have one of the assignors in common. An Empty group accepts any non-empty type and
-        assignors."""
+        """Whether a member with this protocol type and these assignors may join. The type must be
+        the group's, and one of the assignors must be supported by all members. An Empty group
+        accepts any non-empty type and assignors."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type or not protocols:

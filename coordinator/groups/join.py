@@ -206,10 +206,10 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
     """Answer the waiting JoinGroup of the static member that got a new id. `error` is NONE if the
     in-sync replicas have the record of the new id.
 
-    A Stable group accepts no new assignment. So even the group's leader must not compute an
+    A Stable group accepts no new assignment, so even the group's leader must not compute an
     assignment. If the client supports `skip_assignment` (KIP-814), the answer to the leader sets
-    `skip_assignment`. If not, the answer names the leader's member id from before the restart, so
-    that a restarted leader does not act as the leader.
+    that field. An older client gets `store.old_leader` as the leader's member id, so a restarted
+    leader does not act as the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

@@ -25,7 +25,7 @@ measurement visits every member."""
 
 class MemoryLimit:
     """A limit for the memory of all objects of one kind, named `what` in error messages. `measure`
-    returns the bytes in use; later reservations are added."""
+    returns the bytes in use. Reservations after a measurement are added to its result."""
 
     def __init__(
         self,

@@ -89,9 +89,9 @@ class PendingKeys:
 
 
 class Ended(NamedTuple):
-    """A transaction that has ended. `offsets`: the offsets that the transaction stores (None:
-    removes). `offsets` is empty after an abort, and never has offsets that later records have
-    replaced."""
+    """A transaction that has ended. `offsets` has the offsets that the transaction commits; None
+    removes the committed offset. `offsets` is empty after an abort, and never has offsets that
+    later records have replaced."""
 
     producer_id: int
     marker_offset: int

@@ -103,9 +103,9 @@ class LoggedOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Import the shard's offsets from ZooKeeper, unless the storage mark names the log. Raises
-        BrokerError (COORDINATOR_LOAD_IN_PROGRESS if a partition to import has a pending
-        transactional offset), CoordError, MalformedNode."""
+        """Import the shard's offsets from ZooKeeper, unless the storage mark says that they are
+        already in the log. Raises BrokerError (COORDINATOR_LOAD_IN_PROGRESS if a partition to
+        import has a pending transactional offset), CoordError, MalformedNode."""
         self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:

@@ -71,7 +71,8 @@ def expired(
     """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211). The
     retention time counts:
 
-    - in an empty group: from when the group became empty, or from the commit if unknown
+    - in an empty group: from when the group became empty, or from the commit if that time is
+      unknown
     - in a group with members: from the commit, but only for topics without a subscriber; no offset
       expires if the subscriptions are unknown
     - if the commit had its own retention time, which replaces offsets.retention.minutes: from the

@@ -94,8 +94,8 @@ class TransactionWrites:
     async def settled(
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
-        """Wait until ended transactions have written their offsets of these partitions: such a
-        write could overwrite the caller's next commit. Raises BrokerError."""
+        """Wait until the offsets of ended transactions for these partitions are stored. Storing
+        them later could overwrite the caller's next commit. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

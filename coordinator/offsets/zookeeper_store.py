@@ -1,13 +1,13 @@
 """`offsets.storage=zookeeper`: committed offsets are ZooKeeper nodes, and offsets of open
 transactions are records in the log.
 
-After `offsets.storage=kafka`, the log also has committed offsets, which are newer than the nodes.
-Loading writes these offsets to nodes, and appends tombstones so that no later load writes them
-again.
+If `offsets.storage` was `kafka` before, the log also has committed offsets, which are newer than
+the nodes. Loading writes these offsets to nodes, and appends tombstones so that no later load
+writes them again.
 
-When a transaction commits, its offsets are written to nodes (`transaction_writes.py`), and then the
-log offset of its commit marker (`applied_marker.py`). Loading writes the offsets of transactions
-after this marker.
+When a transaction commits, its offsets are written to nodes (`transaction_writes.py`). Then the log
+offset of the commit marker is written to a node (`applied_marker.py`). Loading writes the offsets
+of later transactions.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ class ZookeeperOffsets:
 
     async def loaded(self) -> None:
         """Wait until every in-sync replica follows this broker, so that no earlier coordinator
-        holds a leader lease. Then write the log's offsets to nodes, except those that the applied
-        marker covers. Raises BrokerError, CoordError, MalformedNode."""
+        holds a leader lease. Then write the log's offsets to ZooKeeper, except those of
+        transactions up to the applied marker, which are there already. Raises BrokerError,
+        CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()
@@ -273,8 +274,8 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags. Check the fence in each new session, and while it is not certain that
-        this broker leads. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        ZooKeeper server lags. In a new session, and while another broker may lead, also check that
+        no later coordinator has taken the fence. Raises BrokerError NOT_COORDINATOR; CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()

@@ -147,8 +147,8 @@ class ReplicaManager:
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
         """Return the level of requests that this replica may answer as the leader. `lease`: the
-        highest level that the ZooKeeper session allows. Use the result only for the test `result >=
-        needed`."""
+        highest level that the ZooKeeper session allows. Levels above `needed` may be unchecked:
+        test only `result >= needed`."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)

@@ -331,9 +331,9 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether this replica certainly led in the last `lag_max_s` seconds: all other
-        electable replicas sent fetches, or ZooKeeper confirmed the leader. Always True for a leader
-        without another electable replica. `now`: monotonic s."""
+        """Return whether this replica certainly led at some moment in the last `lag_max_s` seconds.
+        Fetches of all other electable replicas, or ZooKeeper's confirmation, prove this. Always
+        True for a leader without another electable replica. `now`: monotonic s."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property

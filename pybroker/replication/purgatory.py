@@ -117,8 +117,8 @@ class Purgatory:
         more_within_s: float = math.inf,
     ) -> None:
         """Wait until `missing_bytes` more bytes are readable, `timeout_s` has passed, or
-        `disturbed` is called for one of the partitions. A partition that is added to `more` counts
-        too: the wait then lasts at most `more_within_s` more seconds."""
+        `disturbed` is called for one of the partitions. The wait also covers each partition that is
+        added to `more`; after the addition, the wait lasts at most `more_within_s` more seconds."""
         if timeout_s <= 0:
             return
         over = asyncio.get_running_loop().create_future()

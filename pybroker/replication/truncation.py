@@ -31,8 +31,8 @@ the truncation."""
 
 
 class Losses(Protocol):
-    """The loss receipts in ZooKeeper. With a loss receipt, a follower may truncate committed
-    records: the partition may already have lost them. Both methods may raise CoordError and
+    """The loss receipts in ZooKeeper. A loss receipt notes that a partition may have lost committed
+    records, so a follower may truncate such records. Both methods may raise CoordError and
     MalformedNode."""
 
     async def newest_receipt(
@@ -135,9 +135,9 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Return None if `step` may begin, else the pause before the next fetch. Add the truncated
-        offsets to the loss receipt, if there is one. Without a receipt, `step` may not remove
-        committed records."""
+        """Add the offsets that `step` truncates to the loss receipt, if there is one. Return None
+        if `step` may begin, else the pause before the next fetch. Without a receipt, `step` may not
+        remove committed records."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

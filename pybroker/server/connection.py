@@ -227,9 +227,9 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return the idle time (s) at `now` (monotonic s). While idle, no request is unanswered,
-        and bytes move slower than `read_bytes_per_second_min`. Call this periodically, to measure
-        the speed."""
+        """Return the time (s) for which the connection has been idle at `now` (monotonic s): all
+        requests are answered, and bytes move slower than `read_bytes_per_second_min`. Call this
+        periodically, to measure the speed."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._is_idle() else 0
         taken_bytes = self._unsent_then - unsent_bytes

@@ -455,8 +455,8 @@ class LogDirectory:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
-        """Write the clean mark. All logs must be durable and closed. Without effect after a disk
-        failure, or before `in_use`."""
+        """Mark the directory as cleanly stopped. All logs must be durable and closed. Does nothing
+        after a disk failure, or if `in_use` was not called."""
         if self.failure is None and self._boot is not None:
             # In this order: if the disk has no space for the mark, the boot id is still there.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

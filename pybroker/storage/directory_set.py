@@ -1,5 +1,6 @@
-"""The log directories of one broker: usable, offline or lost. Each directory stores the ids of all:
-the broker detects a lost directory, and creates no empty logs for its partitions."""
+"""The log directories of one broker: usable, offline or lost. Each directory stores the ids of all
+directories, so that the broker detects a lost directory and creates no empty logs for its
+partitions."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ class DirectorySet:
         return next((each for each in self.all if each.path == wanted), None)
 
     def absence(self, *, replaced: bool) -> str | None:
-        """Return an error text about the offline and lost directories, or None. `replaced`: include
-        each lost directory whose path now has another directory."""
+        """Return an error text that names the offline and lost directories, or None. `replaced`:
+        also name a lost directory if its path has another usable directory."""
         away = {*self.failed, *self.lost.values()}
         if not replaced:
             away.difference_update(each.path for each in self.usable())

@@ -35,9 +35,9 @@ class Ending:
         self._closed: set[TopicPartition] = set()
 
     def shares(self) -> list[Sequence[Log]]:
-        """Split all logs into groups. Several threads may call `end` at the same time, each with
-        another group. Also sync the log directories of new logs, which a power loss could otherwise
-        remove. Waits for the disk."""
+        """Split all logs into groups. Several threads may call `end` at the same time, each with a
+        different group. Also sync the log directories that have new logs, because a power loss
+        could otherwise remove these logs. Waits for the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]

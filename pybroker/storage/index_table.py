@@ -1,5 +1,5 @@
-"""A file of fixed-size entries, sorted by their first field: an offset index or a time index. A
-crash may lose new entries, which are written in groups."""
+"""A file of fixed-size entries, sorted by their first field: an offset index or a time index. New
+entries are collected in memory first, so a crash may lose them."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class LogOwner:
     - `refused`: a write has failed on a full disk; the log stays usable.
     - `sync_due`: asks for a flush because of flush.messages. If the result is False, the log
       flushes itself.
-    - `changes`: the notes of changes for periodic work.
+    - `changes`: where the log notes its changes, for periodic work such as retention.
     """
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None

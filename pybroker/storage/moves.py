@@ -2,8 +2,8 @@
 
 The log is copied into a directory `*-future`, which gets the usual name shortly before the copy
 replaces the original. If the broker is killed while both directories have the usual name, the next
-start uses the longer log. Therefore the other log is marked as outdated before the log in use is
-truncated: the next start never uses an outdated log.
+start uses the longer log, unless that log is marked as outdated. A truncation shortens the log in
+use, so the other log is marked as outdated first.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class ReplicaMove:
 
     def lower(self, offset: int) -> None:
         """Prepare the move for a truncation of the log in use to `offset`. The next step truncates
-        an unfinished copy too. If a restart could use the other log, mark it as outdated.
+        an unfinished copy too. If a restart could use the log that is not in use, mark that log as
+        outdated.
 
         Call this before the truncation, while holding the lock of `LogTable`. Waits for the disk.
         Raises BrokerError KAFKA_STORAGE_ERROR: the caller must not truncate then.

@@ -62,8 +62,8 @@ class Opening:
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
         """Open all logs of the broker. `expects_data`: see `DirectorySet.settle`. Raises
-        StorageError or StartupError. Nothing is written before StartupError if one log directory is
-        a copy of another, or if a partition has two logs without an interrupted move."""
+        StorageError or StartupError. If one log directory is a copy of another, or a partition has
+        two logs without an interrupted move, StartupError is raised before anything is written."""
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()

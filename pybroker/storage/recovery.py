@@ -152,8 +152,8 @@ def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
 
 
 def _is_complete(file: File, position: int, size: int) -> bool:
-    """Return whether all bytes of the invalid batch at `position` are in the file. Its length field
-    or magic byte may be corrupt, so several ends are tried."""
+    """Return whether all bytes of the invalid batch at `position` are in the file. The batch's
+    length field or magic byte may be corrupt, so several batch ends are tried."""
     # The checksum covers neither field. So it is computed for several ends of the batch: each
     # position where the next base offset follows, and the last 8 positions of the file.
     left = size - position
@@ -224,8 +224,8 @@ def recover(
 
     - `floor_offset`: a log that ends below this offset is damaged.
     - `gapless_from`: a gap between two segments must end at or below this offset.
-    - `trusts_indexes`: no written bytes are lost. If False, an invalid batch of full length may be
-      a torn tail, and the index files are rebuilt.
+    - `trusts_indexes`: no restart of the machine and no disk failure, so no written bytes are lost.
+      If False, an invalid batch of full length may be a torn tail, and the index files are rebuilt.
     - `accepts_loss`: cut off all records from the first corrupt range on.
     """
     first = max(

@@ -238,8 +238,8 @@ class Segments:
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Make the names of the log's files durable, unless the last sync covered the same
-        `changes`, a value of `_changes`."""
+        """Make the names of the log's files durable, unless the last sync already covered `changes`
+        (a value of the counter `_changes`)."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes

@@ -215,9 +215,9 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """Check that each leader is in the ISR, and was in the ISR or an eligible leader replica
-    (KIP-966) before its election. An election with a loss receipt is exempt from the second
-    check."""
+    """Check that each leader is in the ISR. Check that each new leader was in the ISR or an
+    eligible leader replica (KIP-966) before its election, unless a loss receipt notes that records
+    may be lost."""
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:

@@ -19,8 +19,8 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """An era (see the module). `begin` and `end` are in ns. `name` is a suffix for the topic
-    name."""
+    """A part of a partition's history (see the module). `begin` and `end` are in ns. `name` is a
+    suffix for the topic name."""
 
     begin: float
     end: float
@@ -103,9 +103,9 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll, with its partition renamed for the era. A poll in no era gets a unique
-        name made from `number`, so that no rule compares the poll's offsets with those of another
-        poll."""
+        """Return the poll, with its partition renamed for the era. If the poll is in no era, its
+        partition gets a unique name made from `number`, so that no rule compares the poll's offsets
+        with those of another poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))

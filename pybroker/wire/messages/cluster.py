@@ -1,7 +1,7 @@
 """ApiVersions (18), versions 0-4, and DescribeCluster (60), versions 0-1 (KIP-919).
 
-Changes of ApiVersions without a new field, in version 2: throttling by the client (KIP-219). 4:
-features whose lowest level is 0.
+ApiVersions 2 and 4 add no field: version 2 moves throttling to the client (KIP-219), version 4
+allows features whose lowest level is 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fetch (1), versions 4-12. Older versions would need the message formats 0 and 1.
 
-Changes without a new field, in version 6: error 56 (KAFKA_STORAGE_ERROR). 8: throttling by the
-client (KIP-219). 10: zstd.
+Changes without a new field: version 6 adds error 56 (KAFKA_STORAGE_ERROR), version 8 adds
+throttling by the client (KIP-219), version 10 adds zstd.
 """
 
 from __future__ import annotations

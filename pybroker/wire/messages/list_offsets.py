@@ -1,7 +1,8 @@
 """ListOffsets (2), versions 0-7, and OffsetForLeaderEpoch (23), versions 0-4.
 
-Changes of ListOffsets without a new field, in version 3: throttling by the client (KIP-219). 5:
-error 78 (OFFSET_NOT_AVAILABLE). 7: lookup of the maximum timestamp (KIP-734).
+Changes of ListOffsets without a new field: version 3 adds throttling by the client (KIP-219),
+version 5 adds error 78 (OFFSET_NOT_AVAILABLE), version 7 adds the lookup of the maximum timestamp
+(KIP-734).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Metadata (3), versions 0-12.
 
-Changes without a new field, in version 6: throttling by the client (KIP-219). 12: lookup by topic
-id. From version 11 on, DescribeCluster returns the authorized operations of the cluster.
+Versions 6 and 12 add no field: version 6 moves throttling to the client (KIP-219), version 12
+allows lookup by topic id. From version 11 on, DescribeCluster returns the authorized operations of
+the cluster.
 """
 
 from __future__ import annotations
