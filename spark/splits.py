@@ -40,8 +40,9 @@ replicas have the same logs."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of pieces: `max_bytes` and `max_offsets` of each, `min_pieces` of all together.
-    The limits are approximate: a batch is never divided, and short ranges have fewer pieces."""
+    """The limits of pieces: each piece has at most `max_bytes` and `max_offsets`, and there are at
+    least `min_pieces` pieces. The limits are approximate: a batch is never divided, and short
+    ranges have fewer pieces."""
 
     max_bytes: int | None = None
     max_offsets: int | None = None

@@ -38,7 +38,7 @@ def client_error(error: BrokerError) -> BrokerError:
 
 def transactional_error(error: BrokerError) -> BrokerError:
     """Translate an error of the log, or of a transaction's verification, for the producer. As in
-    Kafka, other codes stay the same."""
+    Kafka, a code without a translation stays the same."""
     return BrokerError(_TRANSACTIONAL_CODES.get(error.code, error.code), error.detail)
 
 

@@ -1,7 +1,8 @@
 """The loading of a shard: passes every record of the log to the coordinator's `replay`, in order.
 
-A damaged batch is skipped if no other replica can have its records. Otherwise loading fails,
-because that replica should become the leader (`health/unhealthy_replicas.py`).
+A damaged batch is skipped if no other replica can have the batch's records. If another replica may
+have them, loading fails, because the other replica should become the leader
+(`health/unhealthy_replicas.py`).
 """
 
 from __future__ import annotations

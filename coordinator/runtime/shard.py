@@ -79,7 +79,8 @@ class ShardContext(Protocol):
     @property
     def is_certainly_current(self) -> bool:
         """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). A newer
-        coordinator commits no record before the lease ends, because it first awaits `followed`."""
+        coordinator commits no record before it has waited for the end of this lease
+        (`followed`)."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched from this broker in the current leader

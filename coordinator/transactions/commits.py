@@ -24,7 +24,7 @@ replicas may still get the records later."""
 
 class Commits:
     """Calls a callback when an appended record of one shard is committed (all in-sync replicas have
-    the record). Owns a task, until `end`."""
+    the record). Owns a task; `end` cancels the task."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context

@@ -20,9 +20,10 @@ PARTITION_BYTES: Final = 150
 
 class Entry:
     """A transactional id. `transaction`: the last appended state. `committed`: the state that
-    decides about requests, which is the newest state whose record is committed in the log; None at
-    first. CompleteCommit and CompleteAbort become `committed` at their append. `previous`: the
-    producer id and epoch that the last InitProducerId replaced; lost by a failover, as in Kafka."""
+    decides about requests; None at first. A new state becomes `committed` when its record is
+    committed in the log, but CompleteCommit and CompleteAbort when their record is appended.
+    `previous`: the producer id and epoch that the last InitProducerId replaced; lost by a failover,
+    as in Kafka."""
 
     __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
 

@@ -34,8 +34,8 @@ class FirstAnswer:
 
     async def granted_ms(self, session_timeout_ms: int, timeout_s: float) -> int:
         """Wait for a session, and return the session timeout that the server grants. `timeout_s` is
-        only for log messages. Raises StartupError after `refusals_max` refusals of all servers in a
-        row."""
+        only for log messages. Raises StartupError after `refusals_max` attempts in a row in which
+        no server accepts the connection."""
         delay_s = _RETRY_S
         refusals = 0
         while True:

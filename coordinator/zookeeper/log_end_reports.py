@@ -19,8 +19,9 @@ from pybroker.ports import Coord, SetOp
 @dataclass(frozen=True, slots=True)
 class LogEndReport:
     """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
-    `leader_epoch` and `incarnation` (KIP-903) are those of the partition and the broker at the
-    report. A later incarnation makes the report invalid: the broker may have lost the log."""
+    `leader_epoch` and `incarnation` (KIP-903) are those that the partition and the broker had at
+    the time of the report. A later incarnation makes the report invalid: the broker may have lost
+    the log."""
 
     replica: int
     epoch: int

@@ -81,8 +81,8 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """Do the same as `multi_under`. Do not check a node that a write of this batcher changes: a
-        joint multi makes all checks before all writes.
+        """Do the same as `multi_under`. `checks` must not contain a node that a write of this
+        batcher changes, because a joint multi makes all checks before all writes.
 
         A write is not sent if its caller has been cancelled, or if `is_wanted` returns False right
         before an attempt; in the second case the call raises ConnectionLoss.

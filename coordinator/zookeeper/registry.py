@@ -179,8 +179,8 @@ async def unregister_broker(coord: Coord, broker: Broker) -> None:
 async def _register_once(
     coord: Coord, broker: Broker, data: bytes, first_ops: list[CoordOp]
 ) -> Broker:
-    """Register the broker by one multi, after `first_ops`. The content needs an operation of its
-    own, because only the result of a set contains the czxid."""
+    """Register the broker by one multi, which begins with `first_ops`. The multi first creates the
+    node empty and then sets its content, because only the result of a set contains the czxid."""
     path = paths.broker(broker.id)
     results = await coord.multi(
         [

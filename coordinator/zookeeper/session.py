@@ -99,8 +99,8 @@ class KazooCoord:
         refusals_max: int | None = None,
     ) -> None:
         """Close the session of an earlier process and open a new one. `make_chroot` creates a
-        missing chroot. Raises StartupError after `timeout_s`, after `refusals_max` refusals of all
-        servers in a row, or if the chroot is missing."""
+        missing chroot. Raises StartupError after `timeout_s`, after `refusals_max` attempts in a
+        row in which no server accepts the connection, or if the chroot is missing."""
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
             async with asyncio.timeout(timeout_s):
@@ -421,7 +421,7 @@ class KazooCoord:
 
     def _probe_later(self) -> None:
         """Send a sync, and schedule the next call. If ZooKeeper is silent for too long, break the
-        connection, because kazoo does not notice a silent server while it sends requests."""
+        connection, because kazoo does not notice a silent server while kazoo sends requests."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()

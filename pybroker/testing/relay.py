@@ -202,7 +202,8 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Forward data, and at last the close, from `reader` to `writer`. A cut holds back both."""
+        """Forward data, and at last the close, from `reader` to `writer`. A cut holds back the data
+        and the close."""
         while True:
             broken = False
             data = b""

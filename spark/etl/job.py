@@ -59,7 +59,8 @@ class Job:
         )
 
     def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
-        """Execute one run: repeat a plan without a commit, or else read the new records.
+        """Execute one run: repeat the stored plan if it has no commit, or else read the new
+        records.
 
         `until_ms` (ms since 1970) ends each new range before the first record with this timestamp
         or later. A repeated plan ignores `until_ms`.

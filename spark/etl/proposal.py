@@ -119,7 +119,7 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
     """Return the parts of the snapshot's ranges that are no longer in the log. Call this after the
-    run has read the snapshot: an earlier result may be incomplete."""
+    run has read the snapshot, because the log may lose records during the read."""
     spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
     begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (

@@ -76,8 +76,8 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
 
 
 def _merged(present: StructType, found: StructType, sink: Sink) -> StructType:
-    """Return the columns of the output (`present`), followed by the columns that only the table
-    (`found`) has. Raises SinkError if `found` lacks a column, changes a type, or has new columns
+    """Return the columns of the output so far (`present`), followed by the new columns of the run's
+    table (`found`). Raises SinkError if `found` lacks a column, changes a type, or has new columns
     that the job does not allow."""
     old = {field.name: field.dataType for field in present.fields}
     new = {field.name: field.dataType for field in found.fields}

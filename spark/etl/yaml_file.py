@@ -28,7 +28,7 @@ class Fault:
 @dataclass
 class Tree:
     """A parsed file. A key is the path of names to a value, such as ("sink", "path"). The value of
-    a mapping is {}."""
+    a mapping is {}: its entries have keys of their own."""
 
     values: dict[Key, object]
     lines: dict[Key, int]

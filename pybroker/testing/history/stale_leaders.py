@@ -32,8 +32,9 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given this answer. The latest offset must be above
-        every offset that clients knew as committed when the leader was replaced."""
+        """Return whether a stale leader may have given this answer. This is possible only if the
+        latest offset is above every offset that clients knew as committed when the leader was
+        replaced."""
         return any(
             answer.offset
             > self._highest_committed(answer.partition, state.at - OBSERVATION_DELAY_NS)

@@ -1,6 +1,6 @@
 """The rules for transactions. Each function yields the violations in a history.
 
-Topics that were recreated or lost records are not checked.
+The rules ignore topics that were recreated or that lost records.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def stable_offset(history: History) -> Iterator[Violation]:
 
     - The offsets that one client gets never decrease.
     - Each is above all records that read_committed consumers got before the request.
-    - None is above a record of a committed transaction before the producer asked to commit.
+    - Until the producer of a committed transaction asked to commit, no offset is above a record of
+      the transaction.
 
     If retention deletes records, only the second rule holds: the offset rises when an open
     transaction loses its records (as in Kafka, `UnifiedLog.maybeIncrementFirstUnstableOffset`), and

@@ -44,13 +44,14 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether `eras.split` gave this name to operations whose era is unknown."""
+    """Return whether the topic name contains NO_ERA, which `eras.split` appends for operations
+    whose era (see `eras.py`) is unknown."""
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether `eras.split` has appended a suffix to the topic name. Only the last era has
-    none."""
+    """Return whether `eras.split` has appended a suffix to the topic name. Only a topic's last era
+    keeps the plain name."""
     return PAST in partition[0]
 
 

@@ -47,7 +47,7 @@ class Change(Protocol):
 
 class ClusterRecord:
     """The record of a cluster's changes in ZooKeeper. Call `committed` for every change, in order.
-    `states`, `lives` and `topic_ids` have only what exists now."""
+    `states`, `lives` and `topic_ids` contain only topics and partitions that exist now."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
         """The method `committed` adds the changes to `history`. `min_isr` is the default of
@@ -164,7 +164,7 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record each data loss in the ZooKeeper node's content `data` once, by its leader epoch.
+        """Record the data losses in the ZooKeeper node's content `data`, each leader epoch once.
         Forget the epochs if the node was deleted (`data` is None): a recreated topic may use the
         epochs again."""
         if data is None:

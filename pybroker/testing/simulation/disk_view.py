@@ -175,8 +175,9 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """After a write failed with ENOSPC: write the first bytes that fit, and return their
-        number. Write nothing and return 0 if all fit, because the ENOSPC was injected."""
+        """Store the first bytes that fit, after a write failed with ENOSPC. Return the number of
+        these bytes. If all of `data` fits, an injected fault caused the ENOSPC: write nothing, and
+        return 0."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0

@@ -56,8 +56,9 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults of one broker, or sometimes of a leader, while replicas move on a slow disk:
-    again and again a cut from the other brokers, then one to three faults."""
+    """Yield faults that interrupt moves of replicas on one broker's slow disk. In each round, this
+    broker, or sometimes a partition's leader, is cut off from the other brokers, and then gets one
+    to three faults."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -79,8 +80,8 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield kills of all brokers, one after another as each killed broker leaves the ISR. The
-    broker killed first lacks the most records, and restarts first."""
+    """Yield kills of all brokers. Each kill comes after the previously killed broker has left the
+    ISR. The broker killed first lacks the most records, and restarts first."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]

@@ -179,7 +179,8 @@ def _resize(content: bytearray, size: int) -> None:
 
 class Renaming(NamedTuple):
     """A rename, creation (`source` is None) or deletion (`target` is None), not yet durable.
-    `source` and `target` are (directory, name). `number` counts these changes of the disk."""
+    `source` and `target` are (directory, name). `number` gives the order of all name changes of the
+    disk."""
 
     number: int
     node: FileNode | DirectoryNode
@@ -218,8 +219,8 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the durable name of `node`, which the change `number` replaced. Earlier changes of the
-    name can no longer become durable."""
+    """Remove the durable name of `node`, because the change `number` replaced this node by another.
+    Earlier changes of the node's name can no longer become durable."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
@@ -266,8 +267,8 @@ class DirectoryNode:
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """Return this directory and all visible, durable or pending nodes below, in the same order
-        in every run of a seed."""
+        """Return this directory and all nodes below that processes see, that are durable, or that
+        have a pending change. The order is the same in every run of a seed."""
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
         while waiting:
@@ -292,8 +293,9 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Make some pending names durable, and drop the others: at random, keep only the oldest, as in
-    a journaling file system, or any. Return the choice as text for the trace."""
+    """Make some pending name changes durable, and drop the others. At random, either only the
+    oldest changes become durable, as in a journaling file system, or a random selection. Return the
+    choice as text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

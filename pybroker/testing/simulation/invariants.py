@@ -111,11 +111,12 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each replica that has left the ISR and the eligible replicas, and
-        rejoined. `running` has the replicas on running brokers.
+        """End the doubt (see the module) about each replica that has left the ISR and the eligible
+        replicas, and rejoined. `running` has the replicas on running brokers.
 
-        The replica must have been outside while its broker was running. Otherwise the leader may
-        have added the replica because of fetch requests from before the broker stopped.
+        The replica must have been outside the ISR and the eligible replicas while its broker was
+        running. Otherwise the leader may have added the replica because of fetch requests from
+        before the broker stopped.
         """
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
@@ -127,8 +128,8 @@ class Invariants:
                 del self._doubted[broker, partition]
 
     def _is_relied_on(self, broker: int, partition: TopicPartition) -> bool:
-        """Return whether the replica must have all committed records: in sync or eligible
-        (KIP-966), and not doubted."""
+        """Return whether the replica must have all committed records. An in-sync or eligible
+        (KIP-966) replica must have them, unless the replica is doubted (see the module)."""
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False
@@ -191,7 +192,8 @@ class Invariants:
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """Check that min.insync.replicas replicas have all records below the leader's high
-        watermark. Closed, deleted and doubted replicas count as having them."""
+        watermark. Replicas that are closed, deleted, or doubted (see the module) count as having
+        the records."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

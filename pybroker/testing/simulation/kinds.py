@@ -10,9 +10,9 @@ from typing import Final
 
 
 class Target(enum.Enum):
-    """The target of a fault, as a schedule writes it. A role means the broker that has the role
-    when the fault begins. Its number is that of the partition, consumer group or transactional id,
-    from 0."""
+    """The target of a fault, as a schedule writes it. A role such as leader/0 means the broker that
+    has the role when the fault begins. The number of a role is that of the partition, consumer
+    group or transactional id, from 0."""
 
     BROKER = "a broker: 1, leader/0, follower/0, controller, coordinator/0 or transactions/0"
     PAIR = "two brokers, one direction or both: 1>2 or 1-2, each named like a single broker"

@@ -335,8 +335,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Close a coroutine or generator of a dead process. Each `await` in its cleanup code makes one
-    call of `coroutine.close()` fail."""
+    """Close a coroutine or generator of a dead process. Repeat `coroutine.close()`, because each
+    `await` in the cleanup code makes one call fail."""
     frame = "cr_frame" if inspect.iscoroutine(coroutine) else "gi_frame"
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):

@@ -102,7 +102,7 @@ class Nemesis:
 
     def _brokers(self, event: FaultEvent, rng: random.Random) -> list[SimBroker] | None:
         """Return the target brokers, an empty list for a fault of ZooKeeper. Return None if a
-        target does not exist, or if both are the same broker."""
+        target does not exist, or if the two targets of a fault are the same broker."""
         target = BY_NAME[event.kind].target
         if target is Target.ALL:
             return [*self._cluster.brokers.values()]

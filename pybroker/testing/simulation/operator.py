@@ -66,8 +66,8 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the names that accept the loss of the broker's replica. The first case that applies
-    decides:
+    """Return the log directories or the partition that the operator must list to accept the loss of
+    the broker's replica. The first case that applies decides:
 
     - the broker does not serve: none;
     - the replica has a corrupt range, and is in sync or eligible (KIP-966): the partition;

@@ -37,8 +37,8 @@ def replica_files(
     producers: Iterable[ProducerEntry] | None = None,
 ) -> ReplicaFiles:
     """Return the content of a replica's files. `start` is the log start offset. `producers` is the
-    producer state in memory, None if the broker does not run; its batches that end below `start`
-    are left out. Raises DamagedFile."""
+    producer state in memory, None if the broker does not run. Batches in the producer state that
+    end below `start` are left out. Raises DamagedFile."""
     batches = tuple(
         Batch(
             header.base_offset,

@@ -298,9 +298,9 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Return whether each group has processed all records of its partitions. With
-        transactions, the last acknowledged record is enough, because members do not process the
-        markers after it."""
+        """Return whether each group has processed all records of its partitions. With transactions,
+        a group has to reach only the last acknowledged record: members do not process the
+        transaction markers after that record."""
         states, positions = stored_states(self.cluster), self.workload.positions
         ends = self.workload.ends if self.workload.transactional_ids else None
         return all(

@@ -85,8 +85,8 @@ def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
 
 
 def _fewer_events(search: _Search) -> None:
-    """Remove groups of events, in smaller and smaller groups, while the schedule still fails (delta
-    debugging)."""
+    """Remove groups of events, first large groups, then smaller ones, while the schedule still
+    fails (delta debugging)."""
     parts = 2
     while search.best.events:
         events = search.best.events

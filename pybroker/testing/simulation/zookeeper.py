@@ -284,8 +284,9 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _answer_resumption(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Answer a Connect that resumes a session on a new connection. `session` is None if it has
-        expired. The member that forwarded the Connect need not be up to date."""
+        """Answer a Connect that resumes a session on a new connection. `session` is None if the
+        session has expired. The answer does not wait until the member that forwarded the Connect is
+        up to date."""
         if session is None:
             granted = Granted(0, 0)
         else:

@@ -216,8 +216,8 @@ def as_keyed(records: Sequence[ConsumerRecord]) -> tuple[KeyedRecord, ...]:
 
 
 def keyed_clients(shared: Shared, name: str) -> list[Client]:
-    """Return a reader of the compacted topic and its `options.keyed_writers` producers (at most 3),
-    or no clients without producers."""
+    """Return the `options.keyed_writers` producers (at most 3) of the compacted topic, and one
+    reader. Return no clients if `keyed_writers` is 0."""
     kinds = (KeyedWriter, PlainKeyedWriter, TransactionalKeyedWriter)
     names = ("keyed", "keyed-plain", "keyed-transactional")
     count = shared.options.keyed_writers
