@@ -429,12 +429,12 @@ class PartitionLog(Protocol):
 
     @property
     def has_leader_lease(self) -> bool:
-        """Whether it is certain, without a request, that this broker leads the partition. If False,
-        `is_led_now` may still return True. Never raises."""
+        """Whether it is certain, without a request to ZooKeeper, that this broker leads the
+        partition. If False, `is_led_now` may still return True. Never raises."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched in the current leader epoch. From then on,
-        none acts as the leader of an earlier epoch."""
+        no in-sync replica acts as the leader of an earlier epoch."""
 
     @property
     def has_other_copies(self) -> bool:
@@ -473,9 +473,9 @@ class PartitionLog(Protocol):
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return a copy of `producer` with a new `guard`, after a check that this partition is in
-        the producer's transaction (KIP-890). Also raises the transaction coordinator's BrokerError,
-        for example INVALID_TXN_STATE."""
+        """Check that this partition is in the producer's transaction (KIP-890). Return a copy of
+        `producer` with a `guard` that proves the check to `append`. Also raises the transaction
+        coordinator's BrokerError, for example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

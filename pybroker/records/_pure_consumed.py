@@ -28,7 +28,7 @@ class ConsumerRecord(Generic[Key_co, Value_co]):
     that appended the record, -1 if unknown.
 
     The compiled variant decodes key, value and headers at the first access. Until then a record
-    keeps up to 64 KiB of encoded records in memory (its own size if larger).
+    keeps up to 64 KiB of encoded records in memory, or more if the record itself is larger.
     """
 
     topic: str

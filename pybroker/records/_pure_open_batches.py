@@ -65,7 +65,8 @@ class RecordPlace:
 
 
 class OpenBatchAppender(Generic[PlaceT]):
-    """Appends single records to open batches, as `place_type` objects.
+    """Appends single records to open batches, and returns the place of each record as a
+    `place_type`.
 
     The caller adds and removes topics in `routes`. No record is appended while the budget has more
     than `used_max` bytes in use. `records_max` limits a batch in bytes, without the batch header.

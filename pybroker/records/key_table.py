@@ -73,9 +73,9 @@ class PutBatches(Protocol):
     def __call__(
         self, table: Any, data: Buffer, position: int, first_offset: int
     ) -> tuple[int, int]:
-        """Put the records of consecutive batches, from `position` in `data` on, into the table,
-        without the batches that end below `first_offset`. Return the position of the stop, and the
-        offset after the last stored or skipped batch (0 if none).
+        """Put the records of consecutive batches into the table, from `position` in `data` on.
+        Batches that end below `first_offset` are skipped. Return the position at which the function
+        stopped, and the offset after the last stored or skipped batch (0 if none).
 
         The function stops before a batch of these kinds:
 

@@ -1,5 +1,6 @@
 """The checks of a leader before it appends a producer's batch. Records are decoded only for a
-compacted topic, a limit `message.timestamp.before.max.ms`, or a new compression codec."""
+compacted topic, for a limit `message.timestamp.before.max.ms`, or if the topic's compression codec
+differs from the batch's."""
 
 from __future__ import annotations
 

@@ -75,11 +75,11 @@ def authority(
     """Return the authority of a replica: the lower of `granted` (by the controller's last command)
     and `lease` (by the broker's ZooKeeper session), with these exceptions:
 
-    - No other broker can lead the partition (not `is_replicated`): only a `lease` of NOTHING
-      counts.
-    - For replica.lag.time.max.ms neither ZooKeeper nor fetches from all in-sync and eligible
-      replicas have confirmed the leadership (not `has_heard`): at most ALONE.
-    - This broker has asked the controller for another leader (`has_asked`): at most CONFIRMED.
+    - If no other broker can lead the partition (not `is_replicated`), `lease` counts only if it is
+      NOTHING.
+    - If neither ZooKeeper nor fetches from all in-sync and eligible replicas have confirmed the
+      leadership in the last replica.lag.time.max.ms (not `has_heard`): at most ALONE.
+    - If this broker has asked the controller for another leader (`has_asked`): at most CONFIRMED.
     """
     if lease and not is_replicated:
         lease = granted

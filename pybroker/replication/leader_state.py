@@ -118,7 +118,7 @@ class Follower:
 @dataclass(frozen=True, slots=True)
 class IsrChange:
     """A write of `state` to the partition's state node in ZooKeeper. The write succeeds only if the
-    topic still has the id `topic_id`, and the node the version `expected_version`.
+    topic still has the id `topic_id`, and the node still has the version `expected_version`.
 
     `joins` is the broker that the change adds to the ISR, or NOBODY. The broker must be registered
     with `incarnation`, a number that grows with every registration.
@@ -288,14 +288,14 @@ class LeaderState:
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
-        """Return the write or the check of the partition's state node that is due, if any.
+        """Return a write or a check of the partition's state node; None if neither is due.
 
         A write removes lagging followers from the ISR. It also empties the list of eligible
         replicas if the new ISR has at least `required` replicas.
 
         A check (`only_looks`) compares the version of the state node. A check is due if more than
-        half of `lag_max_s` has passed since `led_s`, or if the stored ISR may differ from the known
-        ISR.
+        half of `lag_max_s` has passed since this replica was last certainly the leader (`led_s`),
+        or if the stored ISR may differ from the known ISR.
         """
         self._await(
             frozenset(
@@ -389,8 +389,8 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation in the last fetch, for the followers in the stored ISR;
-        empty if the stored ISR is uncertain."""
+        """Return broker id -> incarnation in that broker's last fetch, for the followers in the
+        stored ISR; empty if the stored ISR may differ from the known ISR."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

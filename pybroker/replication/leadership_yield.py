@@ -64,8 +64,8 @@ class LeadershipYield:
             self.on_change()
 
     def may_copy(self, state: PartitionState | None) -> bool:
-        """Return whether this broker may fetch the partition as a follower: the partition has a
-        leader, and this broker is in the ISR or not about to stop."""
+        """Return whether this broker may fetch the partition as a follower. The partition must have
+        a leader. A broker that is about to stop must also be in the ISR."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr

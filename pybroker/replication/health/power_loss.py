@@ -2,9 +2,9 @@
 synced, so each replica whose log was not closed is suspect.
 
 Before the broker registers, it removes its suspect replicas from the ISR and from the eligible
-leader replicas (KIP-966), so that the suspect replicas catch up as followers. The only replica of a
-partition stays in the ISR, and the broker writes a loss receipt to ZooKeeper: the records from the
-log end offset on may be lost.
+leader replicas (KIP-966), so that the suspect replicas catch up as followers. If a partition has
+only one assigned replica, this replica stays in the ISR, and the broker writes a loss receipt to
+ZooKeeper: the records from the log end offset on may be lost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def in_sync_again(
 
 
 class PowerLoss:
-    """Handles the suspect replicas of a broker that starts after a power loss."""
+    """Handles the suspect replicas of a starting broker. A suspect replica may have lost
+    records."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord
@@ -78,8 +79,8 @@ class PowerLoss:
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
         """Remove the replicas `suspects` from the ISR and from the eligible replicas (KIP-966). For
-        the only replica of a partition, write a loss receipt instead. `reason` appears in log lines
-        and loss receipts. Raises CoordError: the broker must then not register."""
+        a partition with only one assigned replica, write a loss receipt instead. `reason` appears
+        in log lines and loss receipts. Raises CoordError: the broker must then not register."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]

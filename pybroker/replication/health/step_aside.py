@@ -25,8 +25,8 @@ or None to write nothing. Raises CoordError."""
 
 def without(state: PartitionState, broker_id: int) -> PartitionState | None:
     """Return `state` without this broker as leader, in-sync or eligible replica; None if the broker
-    has none of these roles. The leader epoch grows by 1 if the broker led, or if the new state is
-    orphaned (`is_orphaned`)."""
+    has none of these roles. The leader epoch grows by 1 if the broker led, or if the new state has
+    no leader, no in-sync replica and no eligible replica."""
     led = state.leader == broker_id
     if not led and broker_id not in state.isr and broker_id not in state.eligible:
         return None

@@ -2,8 +2,9 @@
 partitions, if a live broker has another in-sync or eligible replica. A damaged replica has a log
 with a corrupt range. An incomplete replica is still copying the leader's log, and may not lead.
 
-An incomplete replica is also removed if no other replica is in sync or eligible, a live broker has
-another assigned replica, and this broker has lost no log directory.
+If no other replica is in sync or eligible, an incomplete replica is removed if a live broker has
+another assigned replica, and this broker has lost no log directory: a lost directory may return
+with the records.
 """
 
 from __future__ import annotations
@@ -166,8 +167,9 @@ class UnhealthyReplicas:
     async def _step_aside(
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
-        """Write the partition state of `stepped_aside` to ZooKeeper, if any, to remove this
-        broker's damaged replica. Return whether the state was written. Raises CoordError."""
+        """Remove this broker's damaged replica from the ISR: write the result of `stepped_aside` to
+        ZooKeeper, unless the result is None. Return whether the result was written. Raises
+        CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)
