@@ -28,8 +28,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range in offset order, with the columns `names`.
 
-    Raises RangeFailed if the original records cannot be read, and ReadFailed if the cluster does
-    not answer. Both messages name topic-partition@offset.
+    Raises RangeFailed if records of the range cannot be read or have changed, and ReadFailed if the
+    cluster does not answer. Both messages name topic-partition@offset.
     """
     builder = ColumnBuilder(
         headers="headers" in names, keys="key" in names, values="value" in names

@@ -58,8 +58,8 @@ def counted(
     count: Count,
     progress: Progress = lambda done, total: None,
 ) -> Snapshot:
-    """Return the snapshot with record counts for the topics that `count` chooses. "compacted"
-    includes topics with an unreadable cleanup.policy. `options` have Kafka's names.
+    """Return the snapshot with record counts for the topics that `count` chooses. The choice
+    "compacted" includes topics with an unreadable cleanup.policy. `options` have Kafka's names.
 
     Raises ConfigError for invalid `options`, RangeFailed if a range cannot be read (deletion by
     retention is no error), another ClientError if a request fails.

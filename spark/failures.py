@@ -1,4 +1,4 @@
-"""Shortens Spark's errors for the user. A worker hides only the stack trace of a PybrokerError."""
+"""Shortens Spark's errors for the user. In a worker, only a PybrokerError loses its stack trace."""
 
 from __future__ import annotations
 

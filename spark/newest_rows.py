@@ -76,8 +76,8 @@ class NewestRows:
                 yield from newest.finish()
 
     def _compare(self) -> None:
-        """Merge the waiting rows into the kept rows, the last row of each key. Write the kept rows
-        to files if they are too large, or if files exist."""
+        """Add the waiting rows to the kept rows, and keep only the last row of each key. Write the
+        kept rows to files if the kept rows are too large, or if files exist."""
         if not self._waiting:
             return
         parts = [] if self._held is None else [self._held]

@@ -391,8 +391,8 @@ def _offset_of(
     side: str,
     faults: list[str],
 ) -> int:
-    """Return the offset of `bound`. Add a fault if `bound` is above the latest offset, or an AtTime
-    without a record and without `or_latest`."""
+    """Return the offset of `bound`. Add a fault if `bound` is above the latest offset, or if no
+    record matches an AtTime whose `or_latest` is false."""
     first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset

@@ -90,8 +90,8 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """Count the records again in ranges with record counts. Yield an error message for each changed
-    range. Raises ConfigError, and any ClientError except RangeFailed."""
+    """Count the records again in those ranges that have record counts. Yield the error message of
+    each RangeFailed. Raises ConfigError, and any other ClientError."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:

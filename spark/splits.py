@@ -1,7 +1,8 @@
 """Splits the ranges of a snapshot into pieces, one for each task.
 
-With record counts, pieces begin where counted parts begin, so that one task can check a part's
-count. Otherwise, pieces begin at a batch, so that no batch is fetched twice.
+If the records of a range were counted part by part, pieces begin where parts begin, so that one
+task can check the count of a part. Otherwise, pieces begin at a batch, so that no batch is fetched
+twice.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """The choices for printing an index. `sanity_only`: print only the result of a broker's check
-    at its start. `verify_only`: only compare the index with the log. `max_message_size`: the
-    maximum size (bytes) of the batch to which an entry points."""
+    """The choices for printing an index. `sanity_only`: print only the result of the check that a
+    broker makes when it starts. `verify_only`: only compare the index with the log.
+    `max_message_size`: the maximum size (bytes) of the batch to which an entry points."""
 
     sanity_only: bool = False
     verify_only: bool = False

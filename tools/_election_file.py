@@ -20,8 +20,8 @@ from pybroker.tools._json_file import (
 
 def read_partitions(path: str, data: str, *, no_partitions: str) -> list[TopicPartition]:
     """Return the partitions in the order of the file. `data` names the content in error messages,
-    such as "Replica election data". `no_partitions` is the message without a field "partitions".
-    Raises Failure."""
+    such as "Replica election data". `no_partitions` is the error message if the field "partitions"
+    is missing. Raises Failure."""
     try:
         content: object = json.loads(read_file(path))
     except (ValueError, RecursionError):

@@ -76,9 +76,9 @@ def hanging(
     names: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription],
 ) -> list[OpenProducer]:
-    """Return the transactions of `suspected` whose coordinator does not list the partition, sorted
-    by partition. `names`: producer id -> transactional id. `descriptions`: transactional id ->
-    state of the transaction."""
+    """Return the hanging transactions, sorted by partition: those in `suspected` whose partition is
+    not in the coordinator's description. `names`: producer id -> transactional id. `descriptions`:
+    transactional id -> state of the transaction."""
 
     def will_end(each: OpenProducer) -> bool:
         description = descriptions.get(names.get(each.producer.id, ""))

@@ -16,9 +16,9 @@ MIN_ISR_DEFAULT = 1
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The filters of --describe. A partition is printed if it matches any of the partition filters,
-    or if there are none. `overrides`: print only topics with options of their own, without
-    partitions."""
+    """The flags of --describe that filter the report. A partition is printed if it matches any of
+    the partition filters, or if none is set. `overrides`: print only topics with options of their
+    own, without partitions."""
 
     under_replicated: bool = False
     unavailable: bool = False

@@ -82,7 +82,7 @@ class Call:
 
     @property
     def version(self) -> int:
-        """The expected version of the node from -v; -1, which matches any version, without -v.
+        """The expected version of the node: the value of -v, or else -1, which matches any version.
         Raises ShellError if the value is not an integer."""
         return _number(self.options.get("v", "-1"), "-v")
 

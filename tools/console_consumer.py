@@ -238,8 +238,8 @@ def command(
 
 
 def leaderless_ms(timeout_ms: int | None) -> int:
-    """Return the consumer option leaderless_timeout_ms (ms): at most half of `timeout_ms`; 0, no
-    limit, without `timeout_ms`."""
+    """Return the consumer option leaderless_timeout_ms (ms): at most half of `timeout_ms`. If
+    `timeout_ms` is None, return 0 (no limit)."""
     return 0 if timeout_ms is None else max(1, min(LEADERLESS_MS, timeout_ms // 2))
 
 

@@ -58,11 +58,11 @@ class LineFormat:
     ignore_error: bool = False
 
     def parse(self, line: bytes, number: int) -> Line:
-        """Parse a line. Raises Failure, with the line's `number`, for a missing separator, unless
-        ignore.error is true.
+        """Parse a line. Raises Failure, with the line's `number`, if a separator is missing and
+        ignore.error is false.
 
-        With ignore.error=true, the record has no headers or no key, and a header without its
-        separator has an empty value.
+        With ignore.error=true, a missing separator means no headers, no key, or an empty header
+        value.
         """
         rest, headers = line, b""
         if self.parse_headers:

@@ -115,8 +115,8 @@ class Settings:
     """The faults that prevent the broker's start; each fault names a variable."""
 
     def name_source(self, fault: str) -> str:
-        """Prefix `fault`, an error message that begins with an option's name, with the environment
-        variable that set the option, if any."""
+        """Return the error message `fault`, which begins with an option's name. If an environment
+        variable set that option, the result begins with the variable's name."""
         named = re.match(r"[\w.-]+", fault)
         source = self.sources.get(named.group()) if named else None
         return f"{source}: {fault}" if source else fault

@@ -2,7 +2,8 @@
 topic while one broker leads it.
 
 A coordinator appends its decisions as records. Only `replay` changes the recorded state, so that
-the next leader loads the same state. An answer waits until all in-sync replicas have its records.
+the next leader loads the same state. An answer waits until all in-sync replicas have the decision's
+records.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Answers and markers wait until the in-sync replicas have the state, because a marker must never
 contradict the state that the next coordinator loads. Until then, further requests of the current
-producer get CONCURRENT_TRANSACTIONS. CompleteCommit and CompleteAbort take effect at once: if the
-record is lost, the next coordinator writes the markers again.
+producer get CONCURRENT_TRANSACTIONS. The states CompleteCommit and CompleteAbort take effect when
+they are appended: if such a state's record is lost, the next coordinator writes the markers again.
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ class TransactionCoordinator:
     def _carry_out(
         self, entry: Entry | None, decided: Transaction | ErrorCode
     ) -> Deferred[None] | None:
-        """Append the state `decided` as `_append_in_time` does, or raise the error code `decided`
-        (NONE: return None). While the last state is not replicated, the current producer gets
+        """Append a decided state as `_append_in_time` does. Raise a decided error code; for NONE,
+        return None. While the last state is not replicated, the current producer gets
         CONCURRENT_TRANSACTIONS instead."""
         if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)

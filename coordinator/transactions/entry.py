@@ -41,8 +41,8 @@ class Entry:
         return size_of(found.transactional_id, len(found.partitions))
 
     def shown(self) -> Transaction | None:
-        """Return `committed`. While markers are being written, the result's `partitions` are only
-        those without a confirmed marker."""
+        """Return `committed` as operators see it. While markers are being written, `partitions` has
+        only the partitions whose marker is not confirmed."""
         shown = self.committed
         if shown is not None and shown.state in PREPARED and self.completion is not None:
             return replace(shown, partitions=frozenset(self.completion.remaining))

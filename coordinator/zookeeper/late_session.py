@@ -17,8 +17,8 @@ class ClosableCoord(Coord, Protocol):
 
 
 class LateSession:
-    """A `Coord` whose first operation opens the session. If this fails, the operation raises
-    ConnectionLoss, and the next operation tries again."""
+    """A `Coord` whose first operation opens the session. If the session cannot be opened, the
+    operation raises ConnectionLoss, and the next operation tries to open it."""
 
     def __init__(self, connect: Callable[[], Awaitable[ClosableCoord]]) -> None:
         """`connect` opens the session, or raises StartupError."""

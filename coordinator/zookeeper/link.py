@@ -66,8 +66,8 @@ class _Asked(NamedTuple):
 
 
 class SetWatches:
-    """The request that sets the watches again after a reconnect; kazoo lacks it. The server fires
-    the watches missed since the last zxid that the client has seen."""
+    """The request that sets the watches again after a reconnect; kazoo lacks this request. The
+    server fires each watch whose node has changed since the last zxid that the client has seen."""
 
     type = _SET_WATCHES_OPCODE
 

@@ -94,9 +94,9 @@ async def register_broker(
     session_timeout_ms: int,
     earlier_session_ids: Collection[int] = (),
 ) -> Broker:
-    """Register the broker until the end of the session, in place of a registration by its earlier
-    sessions. Return the broker with its epoch and incarnation. Raises StartupError if another
-    session still has the id after two session timeouts; CoordError."""
+    """Register the broker until the end of the session, in place of a registration by an earlier
+    session of this broker. Return the broker with its epoch and incarnation. Raises StartupError if
+    another session still has the id after two session timeouts; CoordError."""
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
     await ensure(coord, paths.incarnation(broker.id))

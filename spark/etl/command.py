@@ -129,8 +129,8 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise an exception, so that a run removes its files. PySpark's SIGINT
-    handler would call Java on the interrupted call's connection."""
+    """Let SIGINT and SIGTERM raise an exception, so that a run removes its files. PySpark's own
+    SIGINT handler would disturb the interrupted call: it calls Java on the same connection."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -54,7 +54,8 @@ def decoded(
     frame: DataFrame, decode: Decode, key: StructType | None, value: StructType | None
 ) -> DataFrame:
     """Return the frame with decoded `key` and `value`. For a record that cannot be decoded, ERROR
-    has the reason, and RAW has the bytes of key and value. Otherwise both are null."""
+    has the reason, and RAW has the bytes of key and value. For other records, ERROR and RAW are
+    null."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
     # Two steps, so that Spark computes only once the columns on which the errors depend.

@@ -22,7 +22,7 @@ LETTER_COLUMNS = (
 
 def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
     """Return the commits of the output, from run `since_seq` on. Needs no Spark. Raises OutputError
-    if `path` is no job's output, or an earlier commit is missing."""
+    if `path` is no job's output, or if a run before the newest run has no commit."""
     store = Store(Path(path))
     names = store.commit_names()
     if not names and store.owner() is None:
@@ -47,7 +47,8 @@ def read_output(
     """Return the table of a job, from run `since_seq` on. `with_seq` adds the run's number as the
     column `pybroker_seq`.
 
-    Raises the errors of `output_commits`, and OutputError if no such run is committed.
+    Raises the errors of `output_commits`, and OutputError if no run from `since_seq` on is
+    committed.
     """
     commits = output_commits(path, since_seq)
     if not commits:

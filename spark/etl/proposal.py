@@ -86,7 +86,7 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
 
 def _check_continues(job: JobFile, last: Snapshot) -> None:
     """Raise OutputError if the job file lacks a topic of the last run's snapshot (`last`), or has
-    another isolation level."""
+    another isolation level than `last`."""
     gone = [topic for topic in last.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
