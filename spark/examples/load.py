@@ -2,6 +2,8 @@
 
     npm install vega-datasets@3.2.1
     python -m pybroker.spark.examples.load node_modules/vega-datasets/data
+
+The values are JSON objects.
 """
 
 from __future__ import annotations
