@@ -81,7 +81,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "configs",
         "If no broker has the id that the command names, the tool fails at once. Apache's tool"
         " waits for a minute.",
-        "The cluster's metadata name all brokers.",
+        "The answer to a Metadata request lists all brokers.",
     ),
     "single broker options": Difference(
         "configs",
@@ -179,7 +179,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "consumer-groups",
         "--reset-offsets fails at once if a partition is missing. Apache's tool waits until a"
         " timeout.",
-        "The cluster's metadata name all partitions.",
+        "The answer to a Metadata request lists all partitions.",
     ),
     "lag below zero": Difference(
         "consumer-groups",
@@ -291,7 +291,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "missing partitions of transactions": Difference(
         "transactions",
         "The tool fails at once if a partition is missing. Apache's tool waits for a minute.",
-        "The cluster's metadata name all partitions.",
+        "The answer to a Metadata request lists all partitions.",
     ),
     "internal topics": Difference(
         "transactions",
@@ -371,8 +371,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "producer-perf-test",
         "The brokers can be named by --bootstrap-server, or by bootstrap.servers in"
         " --producer-props. Apache's tool has only the second form.",
-        "All other tools have the option --bootstrap-server. In Kafka producer-perf-test has this"
-        " option since 4.1.",
+        "All other tools have the option --bootstrap-server. Apache's producer-perf-test has this"
+        " option since Kafka 4.1.",
     ),
     "throughput of zero": Difference(
         "producer-perf-test",

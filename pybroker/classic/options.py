@@ -68,8 +68,8 @@ class ClassicOptions:
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
         "the longest pause between two attempts of a rebalance. A change of a node of the"
-        " group ends this pause. A rebalance also waits up to this time until the application"
-        " has processed the records that streams have returned",
+        " group ends this pause. A rebalance also waits until the application has"
+        " processed the records that streams have returned, but at most this time",
         minimum=0)
     auto_commit_enable: bool = boolean(
         "auto.commit.enable", True, "whether offsets are committed automatically")
