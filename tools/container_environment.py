@@ -183,8 +183,8 @@ def read_settings(
     file: Mapping[str, str] | None,
     read_secret: Callable[[str], str],
 ) -> Settings:
-    """Return the options of the environment and of server.properties (`file`), with faults.
-    `read_secret` returns a file's text or raises OSError."""
+    """Return the options of the environment and of server.properties (`file`), and a list of the
+    faults in both. `read_secret` returns a file's text or raises OSError."""
     reading = _Reading(read_secret)
     for variable in sorted(environment):
         ours = variable.startswith(PREFIX) or variable in ("CLUSTER_ID", "JMX_PORT")

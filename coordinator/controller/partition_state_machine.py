@@ -208,9 +208,9 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Update the partition's stale replicas (`ClusterContext.stale`) after `write` was stored.
-        A stale replica stays stale only if the new state has a leader, and the replica is a
-        follower in the ISR."""
+        """Update `ClusterContext.stale` after `write` was stored. Stale replicas are ISR members
+        that the controller still has to remove, because their brokers ended or restarted. If the
+        new state has a leader, the stale followers in its ISR stay stale."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:

@@ -229,9 +229,10 @@ class LoggedOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the group's offsets of `keys`, except those in `recent_commits`. The nodes are
-        removed first, so that no removed offset is imported again. No await is allowed between
-        reading `recent_commits` and appending the tombstones."""
+        """Remove the group's offsets of `keys`, except those in `recent_commits`. The offsets'
+        ZooKeeper nodes are removed before the tombstones are appended, so that no removed offset is
+        imported from ZooKeeper again. No await is allowed between reading `recent_commits` and
+        appending the tombstones."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)

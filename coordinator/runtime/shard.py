@@ -79,9 +79,9 @@ class ShardContext(Protocol):
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). A newer
-        coordinator commits no record before it has waited for the end of this lease
-        (`followed`)."""
+        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). Before a
+        newer coordinator commits a record, it waits for the end of this lease: it awaits its own
+        `followed`."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched from this broker in the current leader

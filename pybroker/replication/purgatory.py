@@ -186,8 +186,9 @@ class Purgatory:
         together[wait] = None
 
     def _shared_due(self, now: float, timeout_s: float) -> float:
-        """Return when (loop seconds) the shared timer of a wait that begins at `now` is due. The
-        wait uses an earlier wait's timer if that timer is due in the second half of the wait."""
+        """Return the due time (loop seconds) of the timer for a wait that begins at `now`. If the
+        timer of an earlier wait is due in the second half of this wait, both waits share that
+        timer."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
         for due in reversed(self._due):
             if earliest <= due <= latest:

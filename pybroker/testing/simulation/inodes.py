@@ -267,8 +267,8 @@ class DirectoryNode:
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """Return this directory and all nodes below that processes see, that are durable, or that
-        have a pending change. The order is the same in every run of a seed."""
+        """Return this directory, and each node below it that is visible to processes, is durable,
+        or has a pending change."""
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
         while waiting:
