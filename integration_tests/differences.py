@@ -63,7 +63,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "spelling of --admin.config": Difference(
         "all tools",
         "Tools with the option --command-config also accept it as --admin.config, and the reverse.",
-        "Some of Kafka's tools have the first name, and some have the second.",
+        "Some of Kafka's tools have only the one spelling, and some have only the other.",
     ),
     "abbreviated options": Difference(
         "all tools",
@@ -103,7 +103,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "topics in ZooKeeper": Difference(
         "configs",
-        "--zookeeper can change options of topics, as in Kafka until 2.8. Kafka 3.9.1 refuses it.",
+        "With --zookeeper the tool can change options of topics, as in Kafka until 2.8. The tool of"
+        " Kafka 3.9.1 refuses such a change.",
         "Old scripts can change a topic in this way, even while no broker runs.",
     ),
     "usable versions": Difference(
@@ -196,9 +197,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "types of groups": Difference(
         "consumer-groups",
-        "--list --type prints the type Unknown for every group. The tool refuses to filter by"
-        " type. With newer brokers, which report types, the tool also prints Unknown and refuses"
-        " to filter.",
+        "--list --type prints the type Unknown for every group. The tool refuses --type with the"
+        " name of a type. Both also hold with newer brokers, which report types.",
         "The tool does not read the type of a group, because all groups of ZooKeeper-mode Kafka"
         " have the same type.",
     ),
@@ -262,7 +262,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "descriptions of older releases": Difference(
         "topics",
         "--describe prints the text of Kafka 3.9. Kafka until 2.8 prints no columns Elr and"
-        " LastKnownElr. With --zookeeper Kafka until 2.8 prints only the options of the topic"
+        " LastKnownElr. With --zookeeper, Kafka until 2.8 prints only the options of the topic"
         " itself. Kafka until 2.1 prints no TopicId, and no blanks after the colons of the first"
         " line.",
         "The tool can print the text of one release only.",
@@ -328,8 +328,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "undecodable records of committed offsets": Difference(
         "dump-log",
         "--offsets-decoder prints pybroker's own reasons for skipped records. It does not decode"
-        " the records of new consumer groups (KIP-848). If a member's subscription has a newer"
-        " version, the tool prints the fields that it knows.",
+        " the records of new consumer groups (KIP-848). If a member's subscription has a version"
+        " that the tool does not know, the tool prints the fields that it knows.",
         "Apache's reasons name Java code, and KIP-848 needs KRaft.",
     ),
     "binary payloads": Difference(
@@ -370,7 +370,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "bootstrap server of the test": Difference(
         "producer-perf-test",
         "The brokers can be named by --bootstrap-server, or by bootstrap.servers in"
-        " --producer-props. Apache's tool has only the second form.",
+        " --producer-props. Apache's tool accepts only bootstrap.servers.",
         "All other tools have the option --bootstrap-server. Apache's producer-perf-test has this"
         " option since Kafka 4.1.",
     ),

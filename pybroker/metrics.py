@@ -93,7 +93,7 @@ class TopicCounters:
     # fmt: off
     messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. In this metric and in the next six metrics, the line without a topic label is the sum over all topics.", "topic")
     bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote. A compressed batch counts with its compressed size.", "topic")
-    bytes_out: int = counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches that were sent to readers.", "topic")
+    bytes_out: int = counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches that were sent to consumers.", "topic")
     produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Partitions in Produce requests. A refused partition is counted, too.", "topic")
     failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions in Produce requests whose records the broker refused.", "topic")
     fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Partitions in Fetch responses. A partition without records or with an error is counted, too.", "topic")

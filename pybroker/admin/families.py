@@ -141,7 +141,7 @@ ROWS: Final = (
     _gauge("kafka_server_replicamanager_atminisrpartitioncount", "Partitions that this broker leads and that have exactly min.insync.replicas in-sync replicas.", lambda at: sum(row.isr == log.min_isr for row, log in at.led)),
     _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", lambda at: len(at.led)),
     _gauge("kafka_server_replicamanager_partitioncount", "Replicas of this broker whose logs are open.", lambda at: len(at.rooms.replicas.partitions)),
-    _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas assigned to this broker that it cannot serve, because they are not open or their log directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
+    _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas assigned to this broker that it cannot serve, because their logs are not open or their log directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
     _gauge("kafka_server_replicafetchermanager_maxlag", "The largest number of offsets by which a follower on this broker is behind its leader's high watermark.", lambda at: max((copy.lag for copy in at.copies), default=0)),
     _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.copies)),
     _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that this broker has fetched from leaders. The topic metrics do not include these bytes.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
@@ -177,13 +177,13 @@ ROWS: Final = (
     _gauge("pybroker_transactional_ids", "Transactional ids that this broker coordinates, in any state.", lambda at: at.transactions.ids),
     _gauge("pybroker_transaction_markers_waiting", "Transaction markers of this coordinator that are not written yet.", lambda at: at.transactions.waiting_markers),
     # metrics that Kafka does not have
-    _gauge("pybroker_damaged_replicas", "All replicas of this broker whose log has a corrupt range, also replicas that the broker still serves. A replica is counted until a new log replaces the damaged log, or the damaged log is deleted or lost.", lambda at: _known(at, at.rooms.logs.health.damage)),
+    _gauge("pybroker_damaged_replicas", "All replicas of this broker whose log has a corrupt range, also replicas that the broker still serves. A replica is counted until its damaged log is replaced, deleted or lost.", lambda at: _known(at, at.rooms.logs.health.damage)),
     _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. A replica is counted until it is in the ISR again, or until it is counted as damaged.", lambda at: _known(at, at.rooms.logs.health.having(Health.SUSPECT))),
     _gauge("pybroker_incomplete_replicas", "Replicas of this broker whose log is being copied again from its beginning. Until the copy is complete, such a replica must not lead.", lambda at: _known(at, at.rooms.logs.health.having(Health.COPYING, Health.RESIGNED, Health.DAMAGED_COPY))),
     _gauge("pybroker_full_log_directories", "Log directories of this broker that accept no writes because the disk is full.", lambda at: len(at.rooms.full_directories())),
     _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory that has not failed.", lambda at: at.free_bytes),
     _gauges("listener", "pybroker_connections", "Open connections, by listener.", lambda at: at.rooms.connections()),
-    _gauge("pybroker_unsent_bytes", "Bytes of responses that clients have not read yet.", lambda at: at.rooms.unsent_bytes()),
+    _gauge("pybroker_unsent_bytes", "Bytes of responses that wait in the broker because clients read too slowly.", lambda at: at.rooms.unsent_bytes()),
     _gauge("pybroker_zookeeper_connected", "1 while this broker is connected to ZooKeeper and its session is alive, else 0.", lambda at: int(at.rooms.session.is_alive)),
 )
 

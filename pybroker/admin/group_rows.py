@@ -83,7 +83,7 @@ def _of(group: GroupProgress, topic: str | None = None, partition: int | None = 
 
 # fmt: off
 OF_GROUPS: Final = (
-    GroupRow(_by("kafka_consumergroup_members", "consumergroup", "The number of members of the group. Only the group's coordinator shows the metrics of a group; these metrics are at most 10 s old."), lambda report: [(_of(group), group.members) for group in report.groups]),
+    GroupRow(_by("kafka_consumergroup_members", "consumergroup", "The number of members of the group. Only the group's coordinator shows the metrics of a group. These metrics are usually at most 10 s old."), lambda report: [(_of(group), group.members) for group in report.groups]),
     GroupRow(_by("kafka_consumergroup_current_offset", "consumergroup topic partition", "The group's committed offset: the offset of the next record to read."), _committed),
     GroupRow(_by("kafka_consumergroup_current_offset_sum", "consumergroup topic", "The sum of the group's committed offsets over the partitions of a topic."), _by_topic(_offsets)),
     GroupRow(_by("kafka_consumergroup_lag", "consumergroup topic partition", "The group's lag: the number of offsets from the committed offset to the high watermark. Never negative."), _each_lag(lambda lag: lag.records)),
