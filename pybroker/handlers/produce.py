@@ -96,14 +96,13 @@ async def _prepare_and_append(
 
 def _new_epochs(services: Services, message: ProduceRequest) -> list[Log]:
     """Return the logs to which the request writes the first batch of a leader epoch."""
-    partitions = services.replicas.partitions
-    keys = (
-        TopicPartition(topic.name, part.index)
-        for topic in message.topic_data
-        for part in topic.partition_data
-    )
-    found = (partitions.get(key) for key in keys)
-    return [each.log for each in found if each and each.is_leader and each.log.epoch_file.changed]
+    found = []
+    for topic in message.topic_data:
+        for part in topic.partition_data:
+            each = services.replicas.partitions.get(TopicPartition(topic.name, part.index))
+            if each is not None and each.log.epoch_file.changed and each.is_leader:
+                found.append(each.log)
+    return found
 
 
 def _append_all(

@@ -4,6 +4,7 @@ is appended meanwhile makes the confirmation void."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,13 +13,16 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Services
 from pybroker.model import TopicPartition
 from pybroker.ports import Producer
-from pybroker.records.batch import HEADER, HEADER_SIZE, TRANSACTIONAL_FLAG, BatchHeader
+from pybroker.records.batch import HEADER_SIZE, NO_PRODUCER_ID, TRANSACTIONAL_FLAG
 from pybroker.replication.verification import RETRIABLE
 from pybroker.storage.producer_state import EXEMPT, Verification
 from pybroker.wire.messages.produce import ProduceRequest
 
 _ATTRIBUTES_POSITION: Final = 22
 """The position of the low byte of a batch's attributes."""
+_PRODUCER_POSITION: Final = 43
+_PRODUCER: Final = struct.Struct(">qhi")
+"""The producer id, the producer epoch and the first sequence in a batch header."""
 
 _NOBODY: Final = Producer(-1, -1)
 
@@ -30,8 +34,8 @@ class Guards:
 
     refusal: BrokerError | None = None
     """The error of all batches of the request, if it is refused as a whole."""
-    by_partition: dict[TopicPartition, Verification | None] = field(default_factory=dict)
-    """The guard of each partition's batch (see `ProducerState.check`)."""
+    by_partition: dict[TopicPartition, Verification] = field(default_factory=dict)
+    """The guards of the batches that may begin a transaction (see `ProducerState.check`)."""
     errors: dict[TopicPartition, BrokerError] = field(default_factory=dict)
     """The errors of the batches for partitions that this broker does not lead, and of the batches
     that the coordinator has not confirmed."""
@@ -41,17 +45,15 @@ class Guards:
     def unconfirmed(self) -> list[TopicPartition]:
         """The transaction coordinator has to confirm that these partitions are in the
         transaction."""
-        guards = self.by_partition.items()
-        return [key for key, guard in guards if guard is not None and guard is not EXEMPT]
+        return [key for key, guard in self.by_partition.items() if guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
         """Return the guard of the partition's batch: EXEMPT if verification is disabled, None if
         the transaction is already open in the partition. Raise BrokerError if the batch must not be
         appended."""
-        error = self.errors.get(key)
-        if error is not None:
-            raise error
-        return self.by_partition[key]
+        if key in self.errors:
+            raise self.errors[key]
+        return self.by_partition.get(key)
 
 
 NO_GUARDS: Final = Guards()
@@ -62,33 +64,32 @@ def begin_guards(services: Services, message: ProduceRequest) -> Guards:
     """Return the guards (verification states, KIP-890) of the request's transactional batches. As
     in Kafka, the whole request is refused if these batches have no transactional id or come from
     two producers."""
-    headers = _transactional_headers(message)
-    if not headers:
+    batches = _transactional_batches(message)
+    if not batches:
         return NO_GUARDS
     if message.transactional_id is None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         detail = "the Produce request has transactional batches, but no transactional id"
         return Guards(BrokerError(code, detail))
-    producers = {(each.producer_id, each.producer_epoch) for each in headers.values()}
-    if len(producers) > 1:
+    producer = batches[0][1]
+    if any(each[1] != producer for each in batches):
         code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         detail = (
             "the transactional batches of the Produce request have several producer "
             "ids or producer epochs, expected one of each"
         )
         return Guards(BrokerError(code, detail))
-    producer = Producer(*producers.pop())
     guards = Guards(producer=producer)
     now_ms = services.clock.wall_ms()
-    for key, header in headers.items():
+    for key, _, sequence in batches:
         try:
             partition = services.replicas.leader(key)
         except BrokerError as error:
             guards.errors[key] = error
             continue
-        guards.by_partition[key] = services.verification.begin(
-            partition, producer, header.base_sequence, now_ms
-        )
+        guard = services.verification.begin(partition, producer, sequence, now_ms)
+        if guard is not None:
+            guards.by_partition[key] = guard
     return guards
 
 
@@ -131,10 +132,12 @@ def _as_produce_errors(
     return errors
 
 
-def _transactional_headers(message: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
-    """Return the headers of the transactional batches. The checksums of the batches are not checked
-    here."""
-    found: dict[TopicPartition, BatchHeader] = {}
+def _transactional_batches(
+    message: ProduceRequest,
+) -> list[tuple[TopicPartition, Producer, int]]:
+    """Return the partition, the producer and the first sequence of each transactional batch. The
+    checksums of the batches are not checked here."""
+    found = []
     for topic in message.topic_data:
         for part in topic.partition_data:
             data = part.records
@@ -143,7 +146,8 @@ def _transactional_headers(message: ProduceRequest) -> dict[TopicPartition, Batc
                 and len(data) >= HEADER_SIZE
                 and data[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG
             ):
-                header = BatchHeader._make(HEADER.unpack_from(data))
-                if header.has_producer:
-                    found.setdefault(TopicPartition(topic.name, part.index), header)
+                producer_id, epoch, sequence = _PRODUCER.unpack_from(data, _PRODUCER_POSITION)
+                if producer_id > NO_PRODUCER_ID:
+                    key = TopicPartition(topic.name, part.index)
+                    found.append((key, Producer(producer_id, epoch), sequence))
     return found

@@ -1,5 +1,10 @@
-"""The fast lane of Produce: handles non-transactional requests with exactly one batch and acks=1 or
-acks=all, without message objects. The responses are byte for byte those of `produce.py`."""
+"""The fast lane of Produce: handles requests that have exactly one batch, and acks=1 or acks=all.
+A transactional batch takes the lane if its producer has an open transaction in the partition:
+then the transaction coordinator need not confirm the transaction.
+
+The lane reads and writes frames without message objects. All other requests, and invalid batches,
+are left to `produce.py`. The responses are byte for byte those of `produce.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from pybroker.handlers.context import Request, Services
 from pybroker.handlers.produce import answer_failure, answer_unacknowledged
 from pybroker.model import TopicPartition
 from pybroker.ports import Buffer
+from pybroker.records.batch import TRANSACTIONAL_FLAG
 from pybroker.records.validate import validate_quickly
 from pybroker.replication.authority import NEEDED
 from pybroker.replication.partition import Partition
@@ -25,16 +31,16 @@ Taken = list[Buffer] | tuple[Request, ProduceResponse]
 """The frame of a response. If the response has an error: the request, and the response, which the
 caller encodes."""
 
-_CLIENT_IDS_MAX: Final = 1000
 _FIRST_VERSION: Final = 3
 _FLEXIBLE_VERSION: Final = 9
 
 _HEADER: Final = struct.Struct(">hhih")
-# Up to version 8: transactional id, acks, timeout, topics, length of the name.
+# Up to version 8: length of the transactional id (-1: no id), acks, timeout, topics, length of the
+# name. The id is between the first two fields: a request with an id is read again at the id's end.
 _BEFORE_NAME: Final = struct.Struct(">hhiih")
 _AFTER_NAME: Final = struct.Struct(">iii")
-# Version 9, whose lengths are one larger than what they count: tagged fields of the header,
-# transactional id, acks, timeout, topics, length of the name.
+# Version 9, whose lengths are one larger than what they count: tagged fields of the header, length
+# of the transactional id, acks, timeout, topics, length of the name. The id is before the acks.
 _BEFORE_COMPACT_NAME: Final = struct.Struct(">BBhiBB")
 _AFTER_COMPACT_NAME: Final = struct.Struct(">Bi")
 _NO_TAGGED_FIELDS: Final = b"\0\0\0"
@@ -62,7 +68,8 @@ class Parsed(NamedTuple):
 
     version: int
     correlation_id: int
-    client_id: bytes
+    client_id: str
+    transactional_id: str | None
     acks: int
     timeout_ms: int
     name: bytes
@@ -80,32 +87,32 @@ def parse(frame: memoryview) -> Parsed | None:
         at = 10 + client_length
         if key or client_length < 0:
             return None
+        client_id = str(frame[10:at], "utf-8")
         if version == _FLEXIBLE_VERSION:
-            return _parse_compact(frame, version, correlation_id, at)
+            return _parse_compact(frame, version, correlation_id, client_id, at)
         if not _FIRST_VERSION <= version < _FLEXIBLE_VERSION:
             return None
-        transactional, acks, timeout_ms, topics, length = _BEFORE_NAME.unpack_from(frame, at)
+        id_length, acks, timeout_ms, topics, length = _BEFORE_NAME.unpack_from(frame, at)
+        transactional_id = None
+        if id_length >= 0:
+            transactional_id = str(frame[at + 2 : at + 2 + id_length], "utf-8")
+            at += id_length
+            _, acks, timeout_ms, topics, length = _BEFORE_NAME.unpack_from(frame, at)
         name_at = at + 14
         name_end = name_at + length
         partitions, index, size = _AFTER_NAME.unpack_from(frame, name_end)
-    except struct.error:
+    except (struct.error, UnicodeDecodeError):
         return None
     start = name_end + 12
-    if (
-        start + size != len(frame)
-        or transactional != -1
-        or topics != 1
-        or partitions != 1
-        or length < 1
-    ):
+    if start + size != len(frame) or id_length < -1 or topics != 1 or partitions != 1 or length < 1:
         return None
-    client_id = bytes(frame[10:at])
     name = bytes(frame[name_at - 2 : name_end])
     end = start + size
     fields = (
         version,
         correlation_id,
         client_id,
+        transactional_id,
         acks,
         timeout_ms,
         name,
@@ -117,10 +124,17 @@ def parse(frame: memoryview) -> Parsed | None:
     return tuple.__new__(Parsed, fields)  # without a Python-level __new__
 
 
-def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int) -> Parsed | None:
-    tagged, transactional, acks, timeout_ms, topics, length = _BEFORE_COMPACT_NAME.unpack_from(
+def _parse_compact(
+    frame: memoryview, version: int, correlation_id: int, client_id: str, at: int
+) -> Parsed | None:
+    tagged, id_length, acks, timeout_ms, topics, length = _BEFORE_COMPACT_NAME.unpack_from(
         frame, at
     )
+    transactional_id = None
+    if 0 < id_length < 0x80:
+        transactional_id = str(frame[at + 2 : at + 1 + id_length], "utf-8")
+        at += id_length - 1
+        _, _, acks, timeout_ms, topics, length = _BEFORE_COMPACT_NAME.unpack_from(frame, at)
     name_at = at + 10
     name_end = name_at + length - 1
     partitions, index = _AFTER_COMPACT_NAME.unpack_from(frame, name_end)
@@ -137,7 +151,7 @@ def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int
     end = start + size - 1
     if (
         tagged
-        or transactional
+        or id_length >= 0x80
         or topics != 2
         or partitions != 2
         or not 2 <= length < 0x80
@@ -146,12 +160,12 @@ def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int
         or bytes(frame[end:]) != _NO_TAGGED_FIELDS
     ):
         return None
-    client_id = bytes(frame[10:at])
     name = bytes(frame[name_at - 1 : name_end])
     fields = (
         version,
         correlation_id,
         client_id,
+        transactional_id,
         acks,
         timeout_ms,
         name,
@@ -164,8 +178,8 @@ def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int
 
 
 class ProduceLane:
-    """Answers Produce requests that have exactly one batch, no transactional id, and acks=1 or
-    acks=all. Leaves all other requests, and invalid batches, to `produce.py`."""
+    """Answers Produce requests that have exactly one batch, and acks=1 or acks=all. Leaves all
+    other requests, invalid batches, and the first batch of a transaction to `produce.py`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -173,9 +187,6 @@ class ProduceLane:
         self._partitions = services.replicas.by_topic
         self._wall_ms = services.clock.wall_ms
         self._needed = NEEDED["Produce with acks 0 or 1"]
-        self._client_ids: set[bytes] = set()
-        """Client ids that earlier requests had and that are valid UTF-8. For a client id that is
-        not valid UTF-8, the dispatcher closes the connection."""
 
     def answer(self, frame: memoryview) -> Taken | Deferred[Taken] | None:
         """Append the batch and return the answer. Return None if the fast lane cannot handle the
@@ -183,9 +194,10 @@ class ProduceLane:
         parsed = parse(frame)
         if parsed is None:
             return None
-        version, correlation_id, client_id, acks, _, name, topic, index, start, end = parsed
-        if (acks != 1 and acks != -1) or client_id not in self._client_ids:
-            self._learn(client_id)
+        version, correlation_id, _, transactional_id, acks, _, name, topic, index, start, end = (
+            parsed
+        )
+        if acks != 1 and acks != -1:
             return None
         partitions = self._partitions.get(topic)
         partition = None if partitions is None else partitions.get(index)
@@ -197,6 +209,11 @@ class ProduceLane:
         data, now_ms = frame[start:end], self._wall_ms()
         header = validate_quickly(data, partition.batch_rules(version), now_ms)
         if header is None:
+            return None
+        if header.attributes & TRANSACTIONAL_FLAG and (
+            transactional_id is None
+            or not partition.log.producers.has_transaction(header.producer_id)
+        ):
             return None
         try:
             appended = partition.append(data, header, acks=acks, now_ms=now_ms)
@@ -222,15 +239,6 @@ class ProduceLane:
         answer = partial(_answer, parsed, partition, appended)
         return answered.then(answer) if isinstance(answered, Deferred) else answer(answered)
 
-    def _learn(self, client_id: bytes) -> None:
-        try:
-            client_id.decode()
-        except UnicodeDecodeError:
-            return
-        if len(self._client_ids) >= _CLIENT_IDS_MAX:
-            self._client_ids.clear()
-        self._client_ids.add(client_id)
-
 
 def _note_error(key: TopicPartition, errors: list[BrokerError], error: BrokerError) -> None:
     errors.append(error)
@@ -248,7 +256,7 @@ def _answer(
 
 
 def _request(parsed: Parsed) -> Request:
-    header = RequestHeader(0, parsed.version, parsed.correlation_id, parsed.client_id.decode())
+    header = RequestHeader(0, parsed.version, parsed.correlation_id, parsed.client_id)
     return Request(header, "", "")
 
 

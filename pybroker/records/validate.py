@@ -20,6 +20,7 @@ from pybroker.records.batch import (
     MAGIC,
     MAGIC_POSITION,
     NO_PRODUCER_ID,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     TimestampType,
     crc_matches,
@@ -77,7 +78,7 @@ class BatchRules:
     """The name of the partition, for messages to the producer."""
     _bytes_max: int = field(init=False, repr=False, compare=False)
     _ahead_max_ms: int = field(init=False, repr=False, compare=False)
-    _attributes_max: int = field(init=False, repr=False, compare=False)
+    _codec_max: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Compute the limits that `validate_quickly` needs for every batch."""
@@ -90,7 +91,7 @@ class BatchRules:
         ahead_max_ms = self.timestamp_after_max_ms if creates else NO_TIMESTAMP_LIMIT
         object.__setattr__(self, "_bytes_max", bytes_max)
         object.__setattr__(self, "_ahead_max_ms", ahead_max_ms)
-        object.__setattr__(self, "_attributes_max", int(codec_max))
+        object.__setattr__(self, "_codec_max", int(codec_max))
 
 
 def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> BatchHeader:
@@ -132,17 +133,18 @@ def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeade
     base, length, _, magic, crc, attributes, delta, _, latest, producer, epoch, sequence, count = (
         fields
     )
+    codec = attributes & ~TRANSACTIONAL_FLAG  # all other flags make the value too large
     if (
         magic != MAGIC
         or length != size - LOG_OVERHEAD
         or base
-        or not 0 <= attributes <= rules._attributes_max
+        or not 0 <= codec <= rules._codec_max
         or delta != count - 1
         or delta < 0
-        or (producer > NO_PRODUCER_ID and (epoch < 0 or sequence < 0))
+        or (epoch < 0 or sequence < 0 if producer > NO_PRODUCER_ID else attributes != codec)
         or latest - now_ms > rules._ahead_max_ms
         or count * _RECORD_BYTES_MIN
-        > (_decompressed_bytes_max(rules) if attributes else size - HEADER_SIZE)
+        > (_decompressed_bytes_max(rules) if codec else size - HEADER_SIZE)
         or checksum(memoryview(data)[CHECKED_POSITION:]) != crc
     ):
         return None

@@ -150,14 +150,18 @@ class ProducerState:
         known."""
         return max((entry.last_seen_ms for entry in self.entries.values()), default=0)
 
+    def has_transaction(self, producer_id: int) -> bool:
+        """Return whether the producer has an open transaction in this partition."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and entry.has_transaction
+
     def verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Verification | None:
         """Return the guard for a transactional batch that begins with `sequence`; None if the
         producer already has an open transaction in this partition. With a guard, the transaction
         coordinator must confirm the transaction before the append."""
-        entry = self.entries.get(producer_id)
-        if entry is not None and entry.has_transaction:
+        if self.has_transaction(producer_id):
             return None
         found = self.verifications.get(producer_id)
         if found is None:

@@ -31,6 +31,7 @@ from unit_tests.handlers.bench import (
     produce_request,
 )
 from unit_tests.handlers.test_hostile import mutated
+from unit_tests.handlers.transactions import coordinator_of, marker_request
 from unit_tests.idle_loop import idle
 from unit_tests.patience import in_time
 
@@ -58,10 +59,12 @@ def frame(
     acks: int = -1,
     client_id: str | None = "client",
     timeout_ms: int = 10_000,
+    transactional_id: str | None = None,
 ) -> bytes:
     """A Produce request for one partition."""
     header = RequestHeader(ApiKey.PRODUCE, version, 4711, client_id)
     request = produce_request(topic, {partition: records}, acks=acks, timeout_ms=timeout_ms)
+    request.transactional_id = transactional_id
     body = encode_request(PRODUCE, version, request)
     return encode_request_header(header, PRODUCE.request_header_version(version)) + body
 
@@ -149,7 +152,7 @@ async def twins(tmp_path: Path) -> AsyncIterator[Twins]:
 async def test_a_plain_batch_takes_the_lane(twins: Twins, version: int, acks: int) -> None:
     data = frame(version, records=batch(b"one", b"two"), acks=acks)
     await twins.agree(data)
-    assert twins.taken == 0, "the first request of a client goes the general way"
+    assert twins.taken == 0, "the first batch of a leader epoch goes the general way"
     for _ in range(3):
         assert isinstance(await twins.agree(data), bytes)
     assert twins.taken == 3
@@ -234,6 +237,83 @@ async def test_mutated_frames_get_the_same_answers(twins: Twins, seed: int) -> N
         await twins.agree(mutated(frame(version, records=records), source))
 
 
+def in_transaction(sequence: int, *, producer: int = 7, epoch: int = 0) -> bytes:
+    return batch(b"value", producer=(producer, epoch, sequence), transactional=True)
+
+
+IDS = ["tx", "", "\u00fc" * 20, "x" * 126, "x" * 127, "x" * 300]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_next_batches_of_a_transaction_take_the_lane(twins: Twins, version: int) -> None:
+    for bench in (twins.laned, twins.general):
+        coordinator_of(bench)
+    await twins.agree(frame(version, records=batch()))
+    for begun in range(2):
+        for sequence in range(begun * 3, begun * 3 + 3):
+            data = frame(version, records=in_transaction(sequence), transactional_id="tx")
+            assert isinstance(await twins.agree(data), bytes)
+            assert twins.taken == sequence - begun, "only the first batch goes the general way"
+        for bench in (twins.laned, twins.general):
+            await bench.ask(ApiKey.WRITE_TXN_MARKERS, 1, marker_request(("plain", [0])))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_lane_and_general_path_agree_on_transactions(twins: Twins, version: int) -> None:
+    coordinators = [coordinator_of(bench) for bench in (twins.laned, twins.general)]
+    batches = [
+        in_transaction(0),
+        in_transaction(1),
+        in_transaction(1),
+        in_transaction(5),
+        in_transaction(-1),
+        in_transaction(2, epoch=-1),
+        in_transaction(0, producer=-1),
+        in_transaction(0, producer=-2),
+        batch(b"v", producer=(7, 0, 2)),
+        batch(b"v"),
+        batch(b"v" * 300, producer=(7, 0, 2), transactional=True),
+        *(
+            batch(b"v" * 50, producer=(8 + codec, 0, sequence), transactional=True, codec=codec)
+            for codec in Codec
+            for sequence in range(2)
+        ),
+    ]
+    for topic in TOPICS:
+        for transactional_id in (None, *IDS):
+            for records in batches:
+                data = frame(version, topic, records, transactional_id=transactional_id)
+                await twins.agree(data)
+        for bench in (twins.laned, twins.general):
+            await bench.ask(ApiKey.WRITE_TXN_MARKERS, 1, marker_request((topic, [0])))
+        await twins.agree(frame(version, topic, in_transaction(2), transactional_id="tx"))
+    assert coordinators[0].asked == coordinators[1].asked
+    assert twins.taken > len(batches)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_mutated_transactional_frames_get_the_same_answers(twins: Twins, seed: int) -> None:
+    source = random.Random(seed)
+    for bench in (twins.laned, twins.general):
+        coordinator_of(bench)
+    for number in range(250):
+        version = source.choice(VERSIONS)
+        records = in_transaction(number % 3, producer=source.randrange(3))
+        whole = frame(version, records=records, transactional_id=source.choice(IDS))
+        await twins.agree(mutated(whole, source))
+        await twins.agree(whole[: source.randrange(len(whole))])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_transactional_id_that_is_not_utf8_closes_the_connection(
+    twins: Twins, version: int
+) -> None:
+    data = bytearray(frame(version, records=in_transaction(1), transactional_id="abc"))
+    at = data.index(b"abc")
+    data[at : at + 3] = b"\xff\xfe\xfd"
+    assert await twins.agree(bytes(data)) == "MalformedInput"
+
+
 async def test_several_partitions_go_the_general_way(twins: Twins) -> None:
     request = produce_request("plain", {0: batch(), 1: batch()})
     header = encode_request_header(RequestHeader(0, 7, 1, "client"), 1)
@@ -309,5 +389,21 @@ def test_the_known_shape_is_read() -> None:
         parsed = parse(memoryview(frame(version, "topic", records, partition=3, acks=1)))
         assert parsed is not None
         assert (parsed.topic, parsed.partition, parsed.acks) == (b"topic", 3, 1)
-        assert (parsed.client_id, parsed.correlation_id) == (b"client", 4711)
+        assert (parsed.client_id, parsed.correlation_id) == ("client", 4711)
         assert parsed.end - parsed.start == len(records)
+        assert parsed.transactional_id is None
+
+
+def test_a_transactional_id_is_read() -> None:
+    records = batch()
+    for version in VERSIONS:
+        for transactional_id in IDS:
+            data = frame(version, "topic", records, transactional_id=transactional_id)
+            parsed = parse(memoryview(data))
+            if version == 9 and len(transactional_id.encode()) > 126:
+                assert parsed is None, "the length has two bytes"
+                continue
+            assert parsed is not None
+            assert parsed.transactional_id == transactional_id
+            assert (parsed.topic, parsed.acks, parsed.timeout_ms) == (b"topic", -1, 10_000)
+            assert data[parsed.start : parsed.end] == records
