@@ -232,7 +232,7 @@ class RequestTooLarge(CoordError):
 
 class SessionExpired(CoordError):
     """The ZooKeeper session has expired, and its ephemeral nodes are deleted. The operation was not
-    applied."""
+    applied, unless an earlier attempt that ended with ConnectionLoss was applied."""
 
 
 class ConnectionLoss(CoordError):

@@ -32,7 +32,8 @@ class LogChanges:
         self._readers: list[ChangeReader] = []
 
     def note(self, partition: TopicPartition) -> None:
-        """Note a change of the partition for all periodic work."""
+        """Add the partition to the sets of all periodic tasks, so that their next run looks at its
+        log."""
         self.note_files(partition)
         self._touched[partition] = None
 

@@ -222,7 +222,7 @@ class Segment:
         self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the position and the header of each whole batch from `position`, where a batch must
-        begin, to `limit`. Raises CorruptionError; with `cached_only` NotCached."""
+        begin, to `limit`. Raises CorruptionError. With `cached_only`, also raises NotCached."""
         chunk: Buffer = b""
         start = position
         while limit - position >= HEADER_SIZE:

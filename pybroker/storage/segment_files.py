@@ -1,9 +1,10 @@
 """Renames the files of segments that are deleted, or that the log cleaner replaces. The file
 suffixes are those of Apache Kafka.
 
-The log cleaner syncs the new files as `*.cleaned`, and renames them to `*.swap`. The last rename,
-of `*.log`, commits the replacement: after a crash the next start completes it. Then the old files
-are removed, and the new files get their final names.
+The log cleaner syncs the new files as `*.cleaned`, and renames each to `*.swap`, the log file last.
+This rename of the log file commits the replacement: if the broker crashes afterwards, the next
+start completes the replacement. After the commit the old files are removed, and the new files lose
+the suffix `.swap`.
 """
 
 from __future__ import annotations

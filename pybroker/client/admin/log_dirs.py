@@ -34,8 +34,8 @@ class Replica(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
     """A replica in a log directory. `size` is in bytes. `future` marks the copy that a move writes.
-    `offset_lag` counts the offsets from the log end to the high watermark; for a copy, to the moved
-    replica's log end."""
+    `offset_lag` says how far the log end is behind the high watermark; for a copy, how far the
+    copy's log end is behind that of the original."""
 
     size: int
     offset_lag: int

@@ -418,8 +418,9 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle a Fetch response without a batch: raise _NothingYet to repeat the request. If a
-        readable range has given no batch for some time, skip the rest, which was compacted."""
+        """Handle a Fetch response without a batch: raise _NothingYet to repeat the request. If the
+        leader could return the whole range, but has returned no batch for some time, compaction has
+        removed the rest of the range: skip it."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark

@@ -26,8 +26,9 @@ _ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
 
 def latest_kept(history: History) -> Iterator[Violation]:
     """Check that every read finds the last acknowledged record of each key, or a later record of
-    the key. If the last one is a tombstone, the read may find nothing, or an earlier value if the
-    replica may have missed the tombstone."""
+    the key. If the last acknowledged record is a tombstone, the read is also allowed to find
+    nothing. An earlier value is allowed only if it is possible that the replica has missed the
+    tombstone."""
     sends = _by_key(history)
     for read in _reads_without_loss(history):
         found = _last(read.records)
