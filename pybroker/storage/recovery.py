@@ -224,9 +224,8 @@ def recover(
 
     - `floor_offset`: a log that ends below this offset is damaged.
     - `gapless_from`: a gap between two segments must end at or below this offset.
-    - `trusts_indexes`: True if all written bytes are there, because the machine has not restarted
-      and no disk has failed. If False, the index files are rebuilt, and an invalid batch of full
-      length may be a torn tail.
+    - `trusts_indexes`: True if neither the machine nor a disk has failed, so all written bytes are
+      there. If False, rebuild the index files; an invalid whole batch may be a torn tail.
     - `accepts_loss`: cut off all records from the first corrupt range on.
     """
     first = max(
