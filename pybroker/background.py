@@ -28,7 +28,7 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
 
 
 class BackgroundTask:
-    """Owns at most one task, between `start` and `stop`."""
+    """Runs work in at most one background task, from `start` until `stop`."""
 
     def __init__(self, name: str) -> None:
         self._name = name

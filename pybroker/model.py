@@ -47,8 +47,8 @@ class Endpoint:
 @dataclass(frozen=True, slots=True)
 class Broker:
     """A broker that is registered in ZooKeeper. `epoch` is the czxid of its registration node
-    (KIP-380), `incarnation` the version of its node under /pybroker/incarnations (KIP-903); -1 if
-    unknown."""
+    (KIP-380). `incarnation` is the version of its node under /pybroker/incarnations (KIP-903). Each
+    is -1 if unknown."""
 
     id: int
     endpoints: tuple[Endpoint, ...]
@@ -111,9 +111,9 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """Whether a command names some partitions, all partitions, or a part of all partitions (a
-    series of commands then names all). The numbers are those of pybroker's own request field
-    `extent`."""
+    """Whether a command names some partitions, all partitions, or only a part of all partitions. In
+    the last case, a series of commands together names all partitions. The numbers are those of
+    pybroker's own request field `extent`."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""
@@ -181,9 +181,9 @@ class Everything:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Take the controller's next command. The caller must pass every command, in the order of
-        arrival. Return all partitions if the command completes the list of all partitions,
-        otherwise None."""
+        """Take the controller's next command. The caller must pass every command, in the order
+        of arrival. If this command ends the list of all partitions, return the list, otherwise
+        None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

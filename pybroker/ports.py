@@ -468,14 +468,15 @@ class PartitionLog(Protocol):
         be a result of `verified`. With `is_awaited` False, the append wakes no waiting follower
         fetch.
 
-        Also raises BrokerError: NOT_ENOUGH_REPLICAS (for acks=all), MESSAGE_TOO_LARGE;
-        INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not append.
+        In addition to the errors of every method, raises BrokerError: NOT_ENOUGH_REPLICAS (for
+        acks=all) or MESSAGE_TOO_LARGE, and INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the
+        producer must not append.
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
         """Check that this partition is in the producer's transaction (KIP-890). Return a copy of
-        `producer` with a `guard` that proves the check to `append`. Also raises the transaction
-        coordinator's BrokerError, for example INVALID_TXN_STATE."""
+        `producer` with a `guard`, by which `append` knows that the check succeeded. Also raises the
+        transaction coordinator's BrokerError, for example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

@@ -1,5 +1,6 @@
-"""Finds the last row of each key in a sequence of rows, in bounded memory. Rows above the limit go
-to files by the hash of the key. Each file is later reduced on its own."""
+"""Finds the last row of each key in a sequence of rows, in bounded memory. If the rows exceed the
+memory limit, they are written to files. The hash of a row's key chooses the file. Each file is
+later reduced on its own."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ class ReadRequest:
 
 
 def read_request(options: Mapping[str, str]) -> ReadRequest:
-    """Return the parsed options of a user's read. Raises ConfigError with every fault."""
+    """Return the parsed options of a user's read. Raises one ConfigError that names all faults."""
     elsewhere = [
         f"{name} {ELSEWHERE[low]}" for name in options if (low := name.lower()) in ELSEWHERE
     ]

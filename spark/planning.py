@@ -68,8 +68,8 @@ class SnapshotSpec:
     """The snapshot to take. Exactly one field chooses the partitions: `topics`, `pattern` (matches
     a part of the name) or `partitions`.
 
-    If `since` is set, `starts` is ignored: a range starts at the end of the earlier range, or else
-    at the log start offset.
+    If `since` is set, `starts` is ignored. A range then starts where `since` ends in the partition,
+    or at the log start offset if `since` lacks the partition.
     """
 
     topics: Sequence[str] = ()
@@ -266,8 +266,9 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 
 @dataclass(frozen=True, slots=True)
 class _Responses:
-    """The brokers' responses for each partition. `first`: log start offset. `last`: latest offset.
-    `at_start`, `at_end`: for AtTime bounds. `epoch_ends`: for the leader epochs in `since`."""
+    """The brokers' responses for each partition. `first`: log start offset. `last`: latest
+    offset. `at_start`, `at_end`: offsets of AtTime bounds. `epoch_ends`: for the leader epochs
+    in `since`."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]

@@ -133,8 +133,8 @@ class DocumentReader:
 
 
 def _counted(row: object, first: int, end: int) -> Counted | None:
-    """Parse an entry of "counts": [end offset, records, digest]. Return None if the entry is
-    malformed. The entry's offsets begin at `first`, and its end offset is at most `end`."""
+    """Parse an entry of "counts": [end offset, records, digest]. `first` is the first offset of the
+    entry. Return None if the entry is malformed, or if its end offset is above `end`."""
     if not isinstance(row, list) or len(row) != 3 or any(type(each) is not int for each in row):
         return None
     beyond, records, digest = row

@@ -128,8 +128,9 @@ async def pieces_of(
 def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return the `starts` for `align` that move each piece back to the start of a counted part.
-    Pieces without record counts are omitted."""
+    """Return the `starts` for `align`. They move the start of each piece back to the start of a
+    part whose records were counted together. Pieces of partitions without record counts are
+    omitted."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges

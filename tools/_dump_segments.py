@@ -181,8 +181,8 @@ class LogFile:
 
 
 def base_offset(path: Path) -> int:
-    """Return the base offset in a segment's file name. Raises Failure if the name has no offset;
-    OSError if the file does not exist."""
+    """Return the base offset in a segment's file name. If the name has no offset, raises OSError
+    for a file that does not exist, otherwise Failure."""
     name = path.name.split(".")[0]
     if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX):
         path.stat()  # raises OSError: "no such file" explains more than the fault of the name

@@ -161,9 +161,9 @@ def reset_of(flags: Mapping[str, Any]) -> Reset:
 
 
 def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Return the names in the comma-separated `text`, in any case, spelled as in `known`. `what`
-    names their kind in the message, such as "types". Raises click.UsageError for an unknown
-    name."""
+    """Return the names in the comma-separated `text`, spelled as in `known`. Upper and lower case
+    do not matter in `text`. `what` names their kind in the message, such as "types". Raises
+    click.UsageError for an unknown name."""
     spelling = {name.upper(): name for name in known}
     words = [word.strip().upper() for word in text.split(",")] if text else []
     if not spelling.keys() >= set(words):

@@ -158,8 +158,8 @@ def _between(key: TopicPartition, offset: int, start: int, end: int) -> int:
 
 
 def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
-    """Return the partitions of each topic (None: all) in values of --topic such as "orders" and
-    "orders:0,1". Raises click.UsageError with Kafka's messages."""
+    """Parse values of --topic such as "orders" and "orders:0,1". Return topic -> its partitions
+    (None: all). Raises click.UsageError with Kafka's messages."""
     found: dict[str, list[int] | None] = {}
     for word in words:
         if ":" not in word:

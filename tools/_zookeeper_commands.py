@@ -90,8 +90,8 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the shell. `options`: option letters in getopt's form. `least`, `most` (None: no
-    limit): the number of words after the options. More than `most` words are ZooKeeper's deprecated
-    form: the command prints a notice and, except `delete`, sets a watch."""
+    limit): the number of words after the options. With more than `most` words (ZooKeeper's
+    deprecated form), the command prints a notice. Except for `delete`, it also sets a watch."""
 
     usage: str
     run: Callable[[Session, Call], None]

@@ -1,4 +1,4 @@
-"""`pybroker etl`: runs the jobs of the Spark pipeline, prints their state, removes leftover
+"""`pybroker etl`: runs the jobs of the Spark pipeline, prints the jobs' state, and removes leftover
 files."""
 
 from __future__ import annotations

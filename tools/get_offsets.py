@@ -75,7 +75,8 @@ def command(
     config_file: str | None,
     output_format: str,
 ) -> int:
-    """Print one offset of each partition in lines of the form topic:partition:offset."""
+    """For each partition, print the offset that --time selects, in lines of the form
+    topic:partition:offset."""
     timestamp = parse_moment(moment)
     if topic_partitions is not None and (topic is not None or partitions is not None):
         raise Failure("--topic-partitions cannot be used with --topic or --partitions")

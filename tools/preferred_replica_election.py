@@ -1,8 +1,8 @@
 """The command `pybroker preferred-replica-election`, equivalent to kafka-preferred-replica-election
 of Kafka 2.8.
 
-Unlike Kafka's tool, the command waits for an election through ZooKeeper, and reports each preferred
-replica that is not the leader.
+With --zookeeper, unlike Kafka's tool, the command waits until the election has ended. Then it
+reports each preferred replica that is not the leader.
 """
 
 from __future__ import annotations

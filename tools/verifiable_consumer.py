@@ -145,8 +145,8 @@ class VerifiableConsumer:
                 await self._commit(offsets)
 
     def _take(self, found: Records) -> dict[TopicPartition, int]:
-        """Count the records of a poll and print their events, up to the limit. Return the offsets
-        to commit."""
+        """Count the records of a poll and print their events, up to the number of records that the
+        user wants. Return the offsets to commit."""
         offsets: dict[TopicPartition, int] = {}
         summaries = []
         for key, records in found.items():

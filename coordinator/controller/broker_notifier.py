@@ -161,9 +161,9 @@ class BrokerNotifier:
         """Let the sender send roles (LeaderAndIsr) and metadata of partitions (UpdateMetadata) from
         now on.
 
-        With Extent.ALL a broker removes each replica or partition that the request does not name.
-        So the first request of each kind has Extent.ALL only if the controller knows all that the
-        request has to name.
+        A request with Extent.ALL makes the broker remove each replica or partition that the request
+        does not name. So the first request of each kind has Extent.ALL only if the controller knows
+        all that the request has to name.
         """
         whole = not self._context.damaged
         lacks_state = any(

@@ -1,5 +1,5 @@
-"""The controller's requests to one broker. `PendingWork` has the unsent facts and commands, and
-does no I/O. `BrokerSender` sends the commands, and repeats failed requests until the broker's
+"""The controller's requests to one broker. `PendingWork` has the commands that are not sent yet,
+and does no I/O. `BrokerSender` sends the commands, and repeats failed requests until the broker's
 registration ends."""
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from pybroker.model import (
 
 @dataclass(slots=True)
 class ClusterContext:
-    """Invariant: `partitions` holds the partitions of `topics`, except those whose state node is
-    damaged; `deletions` names only topics in `topics`."""
+    """The controller's view of the cluster. `partitions` has all partitions of `topics`, except
+    those whose state node is damaged. `deletions` names only topics in `topics`."""
 
     controller_epoch: int
     brokers: dict[int, Broker] = field(default_factory=dict)
@@ -92,8 +92,8 @@ class ClusterContext:
 
     def facts(self, partition: Partition, *, is_new: bool = False) -> PartitionFacts:
         """Return the facts that brokers need about the partition. The leader is
-        LEADER_DURING_DELETION if the topic is being deleted, NO_LEADER without a stored state.
-        `is_new`: the controller has just created the state node."""
+        LEADER_DURING_DELETION if the topic is being deleted, else NO_LEADER if the partition has no
+        stored state. `is_new`: the controller has just created the state node."""
         name = partition.topic_partition.topic
         state = partition.state or PartitionState(NO_LEADER, NO_EPOCH, (), self.controller_epoch)
         if name in self.deletions:
@@ -115,8 +115,8 @@ class ClusterContext:
         )
 
     def hosts_of(self, partition: Partition) -> Collection[int]:
-        """Return the live brokers, without those that cannot open their replica of the
-        partition."""
+        """Return all live brokers of the cluster, except those that cannot open their replica of
+        the partition."""
         if not self.offline:
             return self.brokers
         key = partition.topic_partition

@@ -91,9 +91,9 @@ class Deletion:
 
 
 async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: uuid.UUID) -> bool:
-    """Remove all nodes of the topic, its configuration and the deletion request. Return False if
-    some of them remain: call again. Raises ControllerMoved; CoordError if the outcome is
-    unknown."""
+    """Remove from ZooKeeper the nodes of the topic, its configuration and its deletion request.
+    Return False if some of these nodes remain: the caller must call again. Raises ControllerMoved.
+    Raises CoordError if the outcome is unknown."""
     roots = [paths.losses(name), paths.suspects(name)]
     last = [*roots, paths.delete_topic(name), paths.topic_id(topic_id)]
     await coord.sync(paths.topic(name))

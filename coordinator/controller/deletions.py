@@ -71,8 +71,8 @@ class Deletions:
         self._services.retries.repeat_if(failed, DeletionRequested())
 
     def begin(self, names: Iterable[str]) -> None:
-        """Queue the requests that make the brokers delete the replicas of these topics and forget
-        the topics. Do nothing if delete.topic.enable is false."""
+        """Queue the requests that tell the brokers to delete the replicas of these topics, and to
+        forget the topics. Do nothing if delete.topic.enable is false."""
         if not self._services.settings.delete_topic_enable:
             return
         for name in sorted(set(names) - self._context.deletions.keys()):

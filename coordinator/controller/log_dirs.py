@@ -149,8 +149,8 @@ class LogDirFailures:
             brokers.difference_update(broker_ids)
 
     def forget(self, broker_ids: Collection[int]) -> None:
-        """Remove from the context the failed directories and the offline replicas of these brokers,
-        and their refusals to lead. The brokers have ended or restarted."""
+        """Forget these brokers' failed log directories, offline replicas and refusals to lead. The
+        brokers have ended or restarted."""
         self._forget_refusals(broker_ids)
         for broker_id in broker_ids:
             self._context.failed_log_dirs.discard(broker_id)

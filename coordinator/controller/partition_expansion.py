@@ -89,9 +89,11 @@ async def expand_topic(
     """Add partitions until the topic has `count`, and return `count`. With `validate_only` nothing
     is written.
 
-    Raises the errors of `plan_expansion`; BrokerError UNKNOWN_TOPIC_OR_PARTITION,
-    INVALID_TOPIC_EXCEPTION (the topic is being deleted) or UNKNOWN_SERVER_ERROR (other clients kept
-    changing the node); CoordError.
+    Raises CoordError and the errors of `plan_expansion`. Also raises BrokerError:
+
+    - UNKNOWN_TOPIC_OR_PARTITION
+    - INVALID_TOPIC_EXCEPTION: the topic is being deleted.
+    - UNKNOWN_SERVER_ERROR: other clients kept changing the node.
     """
     wanted: TopicAssignment | None = None
     for attempt in range(ATTEMPTS_MAX):

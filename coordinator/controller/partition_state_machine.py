@@ -209,8 +209,8 @@ class PartitionStateMachine:
 
     def _keep_stale(self, write: StateWrite) -> None:
         """Update `ClusterContext.stale` after `write` was stored. Stale replicas are ISR members
-        that the controller still has to remove, because their brokers ended or restarted. If the
-        new state has a leader, the stale followers in its ISR stay stale."""
+        that the controller still has to remove, because their brokers ended or restarted. Only
+        followers in the new ISR stay stale, and only if the new state has a leader."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:

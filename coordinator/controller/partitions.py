@@ -77,7 +77,7 @@ class Partition:
 
 
 class Reason(enum.Enum):
-    """Why a state is written; the journal uses the values."""
+    """The reason for a write of a partition's state. The journal contains the enum value."""
 
     NEW_PARTITION = "new-partition"
     LEADER_LOST = "leader-lost"

@@ -56,8 +56,8 @@ def assign_replicas(
 
 
 def alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """Return broker ids, with neighbours in different racks as far as possible: the first of each
-    rack, then the second of each."""
+    """Return broker ids, with neighbours in different racks as far as possible: the first broker of
+    each rack, then the second broker of each rack, and so on."""
     by_rack: dict[str, list[int]] = defaultdict(list)
     for broker_id in sorted(racks):
         by_rack[racks[broker_id]].append(broker_id)

@@ -41,7 +41,7 @@ def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, li
 
 
 class Rebalance:
-    """Holds the automatic preferred leader elections during one controller's term. Owns a timer,
+    """Runs the automatic preferred leader elections during one controller's term. Owns a timer,
     from `begin` to `close`."""
 
     def __init__(self, services: ControllerServices) -> None:

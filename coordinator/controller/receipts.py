@@ -39,8 +39,9 @@ class ReceiptBook:
         self._clock = clock
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
-        """Return partition -> the operation that writes the loss receipt of an unclean election.
-        The caller adds the operation to the multi that stores the election. Raises CoordError."""
+        """Return partition -> the operation that writes the loss receipt, a node that tells which
+        records the unclean election may have lost. The caller adds the operation to the multi that
+        stores the election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)

@@ -52,7 +52,7 @@ class ControllerSettings:
 
     - `stop_timeout_s`: the time limit for resigning
     - `rebalance`: None means no automatic preferred elections
-    - `elections`: measures how long the controller handles each change of the live brokers
+    - `elections`: measures how long the handling of each change of the live brokers takes
     """
 
     delete_topic_enable: bool = True

@@ -54,9 +54,9 @@ def longest(
 def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
-    """Return the state in which the replicas of `longest` are the ISR, and the first of them leads.
-    Return None if the partition is not orphaned (see the module), or if `longest` returns no
-    replica."""
+    """Return the state in which the ISR consists of the replicas with the longest log (`longest`),
+    and the first of them leads. Return None if the partition is not orphaned (see the module), or
+    if `longest` returns no replica."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))
@@ -79,8 +79,9 @@ class Suspects:
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
-        """Elect a leader for each orphaned partition (see the class) in `keys` whose replicas have
-        all reported their log ends. Raises ControllerMoved, CoordError."""
+        """Elect a leader for each partition in `keys` without a leader, in-sync replica or eligible
+        leader replica, if all its replicas have reported their log ends. Raises ControllerMoved,
+        CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:

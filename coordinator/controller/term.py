@@ -115,8 +115,8 @@ class ControllerTerm:
         await self._end_round()
 
     async def handle(self, event: Event) -> None:
-        """Handle one event. Raises ControllerMoved, CoordError; after ConnectionLoss, the event can
-        be handled again."""
+        """Handle one event. Raises ControllerMoved, CoordError. If the error is ConnectionLoss, the
+        caller can handle the event again."""
         self._services.journal.event = type(event).__name__
         match event:
             case BrokersChanged():

@@ -1,4 +1,4 @@
-"""New topics, new partitions and removed topics, from the topic nodes that brokers and Kafka's
+"""Finds new topics, new partitions and removed topics in the topic nodes, which brokers and Kafka's
 tools write."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TopicChanges:
         await self._services.repair(keys)
 
     async def look_at(self, name: str) -> None:
-        """Read the node of one topic, which has changed or was removed, and update the context."""
+        """Update the context after the ZooKeeper node of one topic was changed or removed."""
         nodes, damaged = await read_topics(self._services.coord, [name], self._watches.topic)
         known = self._context.topics.get(name)
         node = nodes.get(name)

@@ -175,7 +175,8 @@ async def create_topic(
 
 async def request_deletion(coord: Coord, name: str) -> None:
     """Ask the controller to delete the topic. Do nothing if the deletion is already requested. The
-    caller checks delete.topic.enable. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION; CoordError."""
+    caller must first check delete.topic.enable. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION if
+    the topic is missing. Raises CoordError."""
     if topic_name_fault(name) is not None or await coord.exists(paths.topic(name)) is None:
         raise BrokerError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
@@ -193,8 +194,8 @@ async def topic_names(coord: Coord) -> set[str]:
 
 
 async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> None:
-    """Ask the controller to delete the topic `name`. Raises BrokerError UNKNOWN_TOPIC_ID if no
-    topic `name` has the id `topic_id`; CoordError."""
+    """Ask the controller to delete the topic `name`. Raises CoordError. Raises BrokerError
+    UNKNOWN_TOPIC_ID if no topic `name` has the id `topic_id`."""
     try:
         await topic_nodes.apply(coord, (name, topic_id), CreateOp(paths.delete_topic(name)))
     except NoNode as error:

@@ -72,8 +72,8 @@ class FencedWriter:
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
         """Send `ops` in one multi with a check of /controller_epoch. If the reply is lost, send the
-        multi once more. Raises ControllerMoved; MultiFailed, whose index counts `ops` from 0; other
-        CoordErrors."""
+        multi once more. Raises ControllerMoved, MultiFailed (`index` is a position in `ops`) or
+        another CoordError."""
         try:
             return await self._attempt(ops)
         except ConnectionLoss:

@@ -40,13 +40,13 @@ class FenceOwner:
 
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
-    """Write the fence node for `owner`, and return the node's new version. Return None if another
+    """Write the fence node for `owner`, and return the node's version. Return None if another
     client changed the fence node or the partition's state node in the meantime: the caller must try
     again.
 
-    Raises Superseded if another broker leads the partition, or if the topic was deleted;
-    BrokerError if `owner` has another leader epoch than ZooKeeper; MalformedNode; CoordError. After
-    ConnectionLoss, call again.
+    Raises Superseded if another broker leads the partition, or if the topic was deleted. Raises
+    BrokerError if ZooKeeper has another leader epoch than `owner`. Also raises MalformedNode and
+    CoordError. After ConnectionLoss, call again.
     """
     key = owner.topic_partition
     state_path, path = paths.partition_state(key), paths.coordinator(key.partition)

@@ -1,9 +1,9 @@
 """Writes to ZooKeeper that only the current coordinator can make. Each write is a multi that checks
 the version of the fence node (`fence.py`).
 
-A shard sends its changes in rounds, which repeat unanswered changes until their time limit. If
-several changes of the same nodes wait, a round sends only the newest change, and all of them get
-its error code.
+A shard sends its changes in rounds. A round repeats the unanswered changes until their time limit.
+If several changes of the same nodes wait, a round sends only the newest change. All these changes
+get the error code of the newest change.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Deposed(PybrokerError):
 
 @dataclass(slots=True)
 class _Asked:
-    """A change, and the future for its error code."""
+    """A requested change of ZooKeeper nodes. `decided` is the future for its error code."""
 
     change: Change
     decided: asyncio.Future[ErrorCode]
@@ -75,7 +75,7 @@ class _Asked:
 
 class FencedWrites:
     """Writes the changes of one shard to ZooKeeper, while this broker is the shard's coordinator.
-    Owns a task, until `end`."""
+    The owner must call `end`."""
 
     def __init__(
         self,
@@ -131,8 +131,9 @@ class FencedWrites:
             await asyncio.wait(of_group)
 
     async def confirm(self) -> None:
-        """Wait until this broker's ZooKeeper server has applied all earlier writes, and check that
-        no later coordinator has taken the fence. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        """Wait until this broker's ZooKeeper server has applied all earlier writes. Raises
+        BrokerError NOT_COORDINATOR if a later coordinator has taken the fence or `end` was called.
+        Also raises CoordError."""
         try:
             if not self._has_ended:
                 await self.multi(())
@@ -204,8 +205,8 @@ class FencedWrites:
         return list(batch.values())
 
     async def _attempt(self, batch: Sequence[Sequence[_Asked]]) -> bool:
-        """Send the changes. Return whether ZooKeeper has answered for all of them. Raises
-        _Deposed."""
+        """Send the changes. Return whether ZooKeeper has answered for all of them. Raises _Deposed
+        if another coordinator has taken the fence."""
         try:
             await self._look_at([waiting[-1].change for waiting in batch])
         except CoordError:

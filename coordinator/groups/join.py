@@ -167,7 +167,7 @@ def _replace(
 ) -> None:
     """Give a restarted static member a new member id, and fence the old id (KIP-345). A Stable
     group rebalances only if its assignor changes, or if the member owned a partition that is now
-    assigned to no member (`handover.is_awaited_from`)."""
+    assigned to no member."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)

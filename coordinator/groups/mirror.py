@@ -1,9 +1,9 @@
-"""Writes the group coordinator's members to ZooKeeper, in the format of Kafka 0.8 consumers. No
-response to a client waits for these nodes.
+"""Writes the members of the group coordinator's groups to ZooKeeper, in the format of Kafka 0.8
+consumers. No response to a client waits for these nodes.
 
-A group must not have both Kafka 0.8 consumers and members of the coordinator. So before the first
-member joins, the coordinator creates a placeholder node, which Kafka 0.8 consumers see, and then
-looks for Kafka 0.8 consumers.
+A group must not have both Kafka 0.8 consumers and members that joined through the coordinator. So
+before the first member joins, the coordinator creates a placeholder node, which Kafka 0.8 consumers
+see, and then looks for Kafka 0.8 consumers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ consumer."""
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
     """The nodes that a group shall have in ZooKeeper. `is_whole`: False during a rebalance, when
-    only the member ids are known. `is_deleted`: the group's empty parent nodes are also removed."""
+    only the member ids are known. `is_deleted`: True if the group is gone, so its empty parent
+    nodes are removed too."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
@@ -137,9 +138,9 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """See `Membership.may_begin`. The placeholder node must be created before the search for
-        Kafka 0.8 consumers. Kafka 0.8 consumers also register before they read, so at least one
-        side sees the other. Raises BrokerError."""
+        """See `Membership.may_begin`. This broker creates its placeholder node before it searches
+        for Kafka 0.8 consumers. Those consumers register before they look for other members, so the
+        broker or the consumer certainly sees the other. Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -299,7 +300,8 @@ class GroupMirror:
         return changes
 
     async def _registration(self, path: str) -> ConsumerRegistration | None:
-        """Return the registration in a member's node; None if the node is gone or malformed."""
+        """Return the registration in a member's ZooKeeper node; None if the node is missing or its
+        content is malformed."""
         try:
             return decode_consumer(path, (await self._coord.get(path))[0])
         except (NoNode, MalformedNode):
@@ -307,7 +309,8 @@ class GroupMirror:
 
     async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
         """Return the changes that write `wanted_nodes.owners`, and delete owner nodes whose owner
-        is not a member. If `wanted_nodes.is_whole`, all unwanted owner nodes are deleted."""
+        is not a member. If `wanted_nodes.is_whole`, also delete owner nodes that are not in
+        `wanted_nodes.owners`."""
         shown = await self._owners(group_id)
         wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
         members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}

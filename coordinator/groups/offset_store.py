@@ -19,8 +19,8 @@ metadata."""
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's committed offset of a partition. Times are in ms since 1970. `expire_ms` is -1
-    without a retention time in the commit."""
+    """A group's committed offset of a partition. Times are in ms since 1970. `expire_ms` is -1 if
+    the commit had no retention time."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

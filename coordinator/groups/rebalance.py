@@ -144,8 +144,8 @@ def dismiss(
 
 
 def continue_without(group: Group, effects: Effects, why: str) -> None:
-    """Rebalance the group after a member was removed. If the group already waits for joins, the
-    rebalance may now be complete. `why` is for the log."""
+    """Rebalance the group after a member was removed. If the group already waits for joins,
+    complete its rebalance as `try_complete` does. `why` is for the log."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):

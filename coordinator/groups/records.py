@@ -167,7 +167,7 @@ def encode_group_key(group_id: str) -> bytes:
 
 
 def is_offset_key(data: Buffer) -> bool:
-    """Return whether this is the key of an offset. Raises MalformedInput."""
+    """Return whether `data` is the key of a committed offset's record. Raises MalformedInput."""
     return _version_of(data) in (0, OFFSET_KEY_VERSION)
 
 
@@ -184,8 +184,8 @@ def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
-    """Encode in version 3, or in version 1 if the offset has a time of expiry. Version 1 has no
-    leader epoch. Raises ValueError."""
+    """Encode the value of an offset record: in version 1 if the offset has a time of expiry, else
+    in version 3. Version 1 has no leader epoch. Raises ValueError."""
     expires = committed.expire_ms != NO_TIMESTAMP
     stored = _OffsetValue(
         offset=committed.offset,

@@ -24,8 +24,8 @@ class AppliedMarker:
         self._path = paths.applied_marker(partition)
 
     async def get(self) -> int | None:
-        """Return the log offset that the last `put` stored in the node; None if the node does not
-        exist. Raises CoordError, MalformedNode."""
+        """Return the log offset in the applied marker (see the class); None if the marker's node
+        does not exist. Raises CoordError, MalformedNode."""
         await self._coord.sync(self._path)
         try:
             data, _ = await self._coord.get(self._path)
@@ -42,7 +42,7 @@ class AppliedMarker:
 
     @staticmethod
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
-        """Return the log offset to store in the ZooKeeper node (see the module) after a load; None
+        """Return the log offset that the ZooKeeper node must have after the shard was loaded; None
         if the node needs no change. `stored`: the log offset in the node (None: no node).
         `last_marker`: the log offset of the last marker whose offsets are in ZooKeeper (-1: none).
 

@@ -28,8 +28,8 @@ class ClassicOffsets:
     async def read(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> list[int | ErrorCode | None]:
-        """Return partition -> committed offset. The value is None if the node does not exist, and
-        an error code if the node cannot be read."""
+        """Return the committed offset of each key, in the order of `keys`. An element is None if
+        the node does not exist, and an error code if the node cannot be read."""
 
         async def read(key: TopicPartition) -> int | ErrorCode | None:
             path = paths.offset(group_id, key)

@@ -13,8 +13,8 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """Collects the keys of the offsets that are committed during a search for removable offsets
-    (`begin` to `end`)."""
+    """Collects the keys of the offsets that are committed during a search for removable offsets.
+    Call `begin` before the search, and `end` after it."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []

@@ -102,8 +102,8 @@ class RecordedOffsets:
     """The committed offsets in the replayed records. `pending` has the transactional offsets that
     are not in effect yet.
 
-    The caller must add a transactional offset to `pending` before `replay`, and call `release` when
-    the offsets of a committed transaction have taken effect.
+    The caller must add a transactional offset to `pending` before it replays the offset's record.
+    The caller must call `release` when the offsets of a committed transaction have taken effect.
     """
 
     def __init__(self) -> None:

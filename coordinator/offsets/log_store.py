@@ -49,9 +49,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The result of importing a group's offsets from ZooKeeper. `is_classic`: no offset was
-    imported, because the group has consumers of Kafka 0.8. Otherwise `not_imported` has only
-    partitions with a pending transactional offset."""
+    """The result of importing a group's offsets from ZooKeeper. `not_imported`: the offsets that
+    were not imported. `is_classic`: no offset was imported, because the group has consumers of
+    Kafka 0.8. If False, `not_imported` has only partitions with a pending transactional offset."""
 
     not_imported: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
@@ -118,9 +118,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Move the records with a commit marker up to the applied marker (`applied_marker.py`) from
-        `_recorded` to `_outdated`. Newer offsets in ZooKeeper may have replaced those of the
-        records. Raises BrokerError, CoordError, MalformedNode."""
+        """Move records from `_recorded` to `_outdated`: those of transactions whose commit marker
+        is at or below the applied marker (`applied_marker.py`). Newer offsets in ZooKeeper may have
+        replaced those of the records. Raises BrokerError, CoordError, MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:
@@ -232,7 +232,7 @@ class LoggedOffsets:
         """Remove the group's offsets of `keys`, except those in `recent_commits`. The offsets'
         ZooKeeper nodes are removed before the tombstones are appended, so that no removed offset is
         imported from ZooKeeper again. No await is allowed between reading `recent_commits` and
-        appending the tombstones."""
+        appending the tombstones. Otherwise a tombstone could delete a newer commit."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)
@@ -258,8 +258,8 @@ class LoggedOffsets:
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
     async def _import_in_turn(self, group_id: str) -> _Import:
-        """Import the offsets of a group, unless the group has records. Concurrent calls for one
-        group run one after the other. Raises BrokerError."""
+        """Import a group's offsets from ZooKeeper, unless the log has offsets of the group.
+        Concurrent calls for one group run one after the other. Raises BrokerError."""
         turn = self._imports.setdefault(group_id, _ImportLock())
         turn.count += 1
         try:

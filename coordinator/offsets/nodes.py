@@ -176,7 +176,8 @@ class OffsetNodes:
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
         """Return partition -> details of the committed offset; None if the details node is missing
-        or malformed. A partition without a details node may also be left out."""
+        or malformed. With more than UNLISTED_READS_MAX keys, leave out the partitions without a
+        details node."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

@@ -30,8 +30,8 @@ class StorageMark:
         self._path = paths.offsets_stored(partition)
 
     async def get(self) -> Stored | None:
-        """Return the offset store that the node names. Return None if the node is missing, or if it
-        names no known store. Raises CoordError."""
+        """Return the offset store that the shard's node in ZooKeeper names. Return None if the node
+        is missing, or if it names no known store. Raises CoordError."""
         try:
             data, _ = await self._coord.get(self._path)
         except NoNode:

@@ -51,7 +51,8 @@ class TransactionWrites:
     ) -> None:
         """- `is_ending`: returns whether the log has the marker of a transaction with the given
         key, but the in-sync replicas do not have the marker yet
-        - `release`: called when a transaction's offsets and the applied marker are in ZooKeeper
+        - `release`: called when ZooKeeper has a transaction's offsets, and the log offset in
+          `applied` covers them
         - `keep`: stores offsets that ZooKeeper refuses; may raise BrokerError"""
         self._shard = shard
         self._writes = writes

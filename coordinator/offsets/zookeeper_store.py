@@ -6,8 +6,8 @@ the nodes. Loading writes these offsets to nodes, and appends tombstones so that
 writes them again.
 
 When a transaction commits, its offsets are written to nodes (`transaction_writes.py`). Then the log
-offset of the commit marker is written to a node (`applied_marker.py`). Loading writes the offsets
-of later transactions.
+offset of the commit marker is written to a node (`applied_marker.py`). For transactions with a
+later commit marker, loading writes the offsets to nodes.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ COMMIT_TIMEOUT_S: Final = 5.0
 
 class ZookeeperOffsets:
     """The `OffsetStore` of one shard. This store keeps committed offsets in ZooKeeper nodes.
-    `coord`: a session for group coordination only. `is_mine` returns whether a group belongs to
-    this shard."""
+    `coord`: a ZooKeeper session that only group coordination uses. `is_mine` returns whether a
+    group belongs to this shard."""
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class ZookeeperOffsets:
 
     async def loaded(self) -> None:
         """Wait until every in-sync replica follows this broker, so that no earlier coordinator
-        holds a leader lease. Then write the log's offsets to ZooKeeper, except those of
-        transactions up to the applied marker, which are there already. Raises BrokerError,
-        CoordError, MalformedNode."""
+        holds a leader lease. Then write the log's offsets to ZooKeeper. The offsets of transactions
+        whose marker is at or below the applied marker are in ZooKeeper already, and are left out.
+        Raises BrokerError, CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()
@@ -251,15 +251,16 @@ class ZookeeperOffsets:
         return await self._in_time(group_id, count, read())
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return partition -> committed offset of the group. This does not check that this broker
-        is still the coordinator. Reads only nodes that have changed since the last call."""
+        """Return partition -> committed offset of the group. The call does not check whether this
+        broker is still the coordinator. It reads only nodes that have changed since the last call
+        for the group."""
         return await self._in_time(
             group_id, OFFSETS_OF_GROUP_MAX, self._watched.positions(group_id)
         )
 
     async def _in_time(self, group_id: str, count: int, read: Awaitable[T]) -> T:
-        """Return the result of `read`, which reads `count` offsets of the group. Raises
-        BrokerError."""
+        """Return the result of `read`, which reads `count` offsets of the group. Raises BrokerError
+        if the read fails or exceeds its time limit."""
         try:
             async with asyncio.timeout(self._timeout_s + count * READ_S):
                 return await read
@@ -274,8 +275,9 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags. In a new session, and while another broker may lead, also check that
-        no later coordinator has taken the fence. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        ZooKeeper server lags. If the session is new, or if another broker may lead, also check
+        that no later coordinator has taken the fence. Raises BrokerError NOT_COORDINATOR, or
+        CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()

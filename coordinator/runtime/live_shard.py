@@ -55,13 +55,13 @@ class Fence(Protocol):
     """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Stop the writes of earlier coordinators of the partition. Return the version of the fence
-        node, which now has this broker's id and `token` (unique to this shard); 0 for a transaction
-        coordinator, which has no fence node.
+        """Stop the writes of earlier coordinators of the partition. Write this broker's id and
+        `token` (unique to this shard) to the fence node, and return the version of the fence node.
+        A transaction coordinator has no fence node: return 0.
 
-        Return None if another client changed a node of the partition; then call again at once.
-        Raises Superseded if another broker leads; BrokerError, CoordError or MalformedNode if a
-        later call may succeed.
+        Return None if another client changed a node of the partition. Then call again at once.
+        Raises Superseded if another broker leads the partition, or if the topic was deleted. After
+        BrokerError, CoordError or MalformedNode, a later call can succeed.
         """
 
 
@@ -170,8 +170,8 @@ class LiveShard(Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Whether the shard has not ended, and this broker has the ZooKeeper lease. True is no
-        proof: the controller may already have elected another leader."""
+        """Whether the shard has not ended, and this broker has the ZooKeeper lease (a recently
+        confirmed session). Even then, the controller may already have elected another leader."""
         return self.phase is not Phase.ENDED and self._source.has_zookeeper_lease
 
     def require_current(self) -> None:

@@ -35,8 +35,9 @@ _UNREADABLE: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 class Fault(NamedTuple):
-    """Why the batch at `offset` cannot be used. `is_damage`: another replica may have an intact
-    copy. Otherwise the checksum is correct, but the records cannot be decoded."""
+    """Why the batch at `offset` cannot be used. `is_damage`: the batch is damaged, but another
+    replica may have an intact copy. If False, the checksum is correct, but the records cannot be
+    decoded."""
 
     offset: int
     reason: str
@@ -72,9 +73,9 @@ class Replay:
     _lines: int = field(default=0, repr=False)
 
     async def run(self) -> None:
-        """Replay up to the log end, from the log start or from the end of the last call. Raises
-        BrokerError: CORRUPT_MESSAGE if another replica may have an intact copy of a damaged batch,
-        another code if the log cannot be read."""
+        """Replay up to the log end. The first call begins at the log start, a later call where the
+        previous call stopped. Raises BrokerError: CORRUPT_MESSAGE if another replica may have an
+        intact copy of a damaged batch, another code if the log cannot be read."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset

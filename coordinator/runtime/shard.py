@@ -74,14 +74,14 @@ class ShardContext(Protocol):
 
     async def confirm_current(self) -> None:
         """Wait until the leader lease or ZooKeeper proves that this broker still coordinates the
-        partition. Await this before an answer from memory. Raises BrokerError NOT_COORDINATOR
-        without a proof."""
+        partition. Await this call before answering from memory. Raises BrokerError NOT_COORDINATOR
+        if no proof is found."""
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). Before a
-        newer coordinator commits a record, it waits for the end of this lease: it awaits its own
-        `followed`."""
+        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). A newer
+        coordinator awaits `followed` before it commits a record, so this lease has ended by
+        then."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched from this broker in the current leader
@@ -104,9 +104,10 @@ class ShardContext(Protocol):
         `producer`: the records are part of its transaction. `is_awaited`: see
         `PartitionLog.append`.
 
-        Raises BrokerError: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too few in-sync replicas),
-        UNKNOWN_SERVER_ERROR (too large; or appended but not replayed, and the shard has ended);
-        with a `producer` the codes of TxnOffsetCommit.
+        Raises BrokerError NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too few in-sync replicas), or
+        UNKNOWN_SERVER_ERROR (the records are too large). If the appended records cannot be
+        replayed, the shard ends, and the error is UNKNOWN_SERVER_ERROR. With a `producer`, also
+        raises the codes of TxnOffsetCommit.
         """
 
     async def committed(self, offset: int) -> None:
@@ -123,8 +124,8 @@ class ShardContext(Protocol):
         """Call `callback` after the delay, unless the shard has ended by then."""
 
     def resign(self, reason: str) -> None:
-        """End this shard. Requests get NOT_COORDINATOR. A broker that still leads the partition
-        loads it again after a pause."""
+        """End this shard. Requests get NOT_COORDINATOR. If this broker still leads the shard's
+        partition, it loads the shard again after a pause."""
 
 
 class Coordinator(Protocol):

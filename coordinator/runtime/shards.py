@@ -1,5 +1,5 @@
-"""The shards of one internal topic on this broker. A shard lasts while the broker leads the
-partition, over all leader epochs, or until `resign`."""
+"""The shards of one internal topic on this broker. A shard lasts as long as the broker leads the
+partition, even if the leader epoch changes. `resign` ends the shard earlier."""
 
 from __future__ import annotations
 
@@ -129,8 +129,9 @@ class Shards(Generic[C]):
     # for requests
 
     def shard_for(self, partition: int) -> C:
-        """Return the coordinator of the partition. Raises BrokerError: NOT_COORDINATOR;
-        COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE if the broker is stopping."""
+        """Return the coordinator of the partition. Raises BrokerError: COORDINATOR_NOT_AVAILABLE
+        if the broker is stopping, COORDINATOR_LOAD_IN_PROGRESS during loading, else
+        NOT_COORDINATOR."""
         shard = self._shards.get(partition)
         if shard is not None and shard.phase is Phase.SERVING and not self._is_fenced():
             return shard.coordinator

@@ -50,8 +50,8 @@ _OTHER_PRODUCER_ERRORS: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCod
 
 
 class TransactionCoordinator:
-    """The coordinator of the transactional ids in one partition of `__transaction_state`. Calls for
-    requests raise BrokerError with the error code for the client."""
+    """The coordinator of the transactional ids in one partition of `__transaction_state`. A method
+    that handles a client's request raises BrokerError with the error code for the client."""
 
     def __init__(self, context: ShardContext, dependencies: TransactionDependencies) -> None:
         self.context = context
@@ -231,9 +231,9 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return the error code for each partition: NONE if the partition is in the producer's open
-        transaction, CONCURRENT_TRANSACTIONS while a prepared state is not replicated. The caller
-        first makes sure that this broker is still the coordinator (`ShardContext.confirm_current`
-        or `is_certainly_current`)."""
+        transaction, otherwise an error. The error is CONCURRENT_TRANSACTIONS while a prepared state
+        is not replicated. The caller first makes sure that this broker is still the coordinator
+        (`ShardContext.confirm_current` or `is_certainly_current`)."""
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
             return dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -267,8 +267,8 @@ class TransactionCoordinator:
         self, entry: Entry | None, decided: Transaction | ErrorCode
     ) -> Deferred[None] | None:
         """Append a decided state as `_append_in_time` does. Raise a decided error code; for NONE,
-        return None. While the last state is not replicated, the current producer gets
-        CONCURRENT_TRANSACTIONS instead."""
+        return None. While the last state is not replicated, raise CONCURRENT_TRANSACTIONS for the
+        current producer, whatever is decided."""
         if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)
         self._check_not_pending(entry)

@@ -21,9 +21,9 @@ PARTITION_BYTES: Final = 150
 class Entry:
     """A transactional id. `transaction`: the last appended state. `committed`: the state that
     decides about requests; None at first. A new state becomes `committed` when its record is
-    committed in the log, but CompleteCommit and CompleteAbort when their record is appended.
-    `previous`: the producer id and epoch that the last InitProducerId replaced; lost by a failover,
-    as in Kafka."""
+    committed in the log. CompleteCommit and CompleteAbort already become `committed` when their
+    record is appended. `previous`: the producer id and epoch that the last InitProducerId replaced;
+    lost by a failover, as in Kafka."""
 
     __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
 

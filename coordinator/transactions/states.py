@@ -92,7 +92,7 @@ STORED: Final[Mapping[int, TransactionState]] = MappingProxyType(
 
 
 class IllegalMove(PybrokerError):
-    """A transition that is not in the table: a bug."""
+    """A change of state that LEGAL_MOVES does not allow: a bug of the coordinator."""
 
 
 class TransactionRequest(enum.Enum):

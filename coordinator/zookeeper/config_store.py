@@ -81,8 +81,8 @@ async def change_config(
 async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
-    """Return (the entity's values, version of its node); the version is None without a node. With
-    `tolerant`, always return {} as the values: a malformed node then raises no error."""
+    """Return (the entity's values, version of its node). The version is None without a node. With
+    `tolerant`, do not decode the node: return {} as the values, even if the node is malformed."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)

@@ -1,6 +1,6 @@
 """The wait for ZooKeeper's first answer. A broker waits for the whole
-zookeeper.connection.timeout.ms, because ZooKeeper may start after the broker. A tool gives up after
-a few refusals of every server."""
+zookeeper.connection.timeout.ms, because ZooKeeper may start after the broker. A tool gives up when
+every server has refused the connection a few times."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class FirstAnswer:
     """Waits until a ZooKeeper server answers. The caller must set a time limit for the wait."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
-        """An attempt tries each server once. The wait fails after `refusals_max` attempts in a row
-        in which no server accepted a connection (None: no limit)."""
+        """An attempt tries each server once. `granted_ms` fails after `refusals_max` consecutive
+        attempts without an accepted connection (None: no limit)."""
         self._connect = connect
         self._refusals_max = refusals_max
         self._reason = "no answer"

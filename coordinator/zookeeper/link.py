@@ -269,8 +269,8 @@ class Link:
         self, zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
     ) -> Answer:
         """Set the watches again after a reconnect. A watch that would have fired since `zxid` fires
-        now. `data` and `missing`: nodes with a data watch that existed, or did not, when the watch
-        was set. `child`: nodes with a child watch."""
+        now. `data`: nodes that existed when their data watch was set. `missing`: nodes that did not
+        exist when their data watch was set. `child`: nodes with a child watch."""
         for path in (*data, *missing):
             self._client._data_watchers[path].add(self.watcher)
         for path in child:

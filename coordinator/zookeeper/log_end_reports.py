@@ -31,7 +31,7 @@ class LogEndReport:
 
 
 def encode_log_end(report: LogEndReport) -> bytes:
-    """Return the node's content. Offsets are strings."""
+    """Return the content of the report's ZooKeeper node. The offset `end` is a string."""
     return dump(
         {
             "version": 1,

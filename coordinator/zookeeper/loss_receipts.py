@@ -76,8 +76,9 @@ def decode_receipts(path: str, data: bytes) -> Receipts:
 
 
 class LossReceipts:
-    """Reads loss receipts from ZooKeeper. Adds to a loss receipt the offset ranges that this
-    broker's replicas truncate. All methods may raise CoordError and MalformedNode."""
+    """Reads from ZooKeeper the loss receipts, which say which committed records may be lost. Adds
+    to a loss receipt the offset ranges that this broker's replicas truncate. All methods may raise
+    CoordError and MalformedNode."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self._coord = coord
@@ -96,9 +97,9 @@ class LossReceipts:
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the partition's newest loss receipt with a leader epoch above `after`, at most
-        `up_to`. Raises ConnectionLoss if the ZooKeeper server has not applied the election of epoch
-        `up_to` yet."""
+        """Of the partition's loss receipts (notes of possible data losses) with a leader epoch
+        above `after` and at most `up_to`, return the newest. Raises ConnectionLoss if the ZooKeeper
+        server has not applied the election of epoch `up_to` yet."""
         await self._sync_to_epoch(topic_partition, up_to)
         receipts = await self.read(topic_partition)
         return next(
@@ -108,8 +109,8 @@ class LossReceipts:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Add a truncation by this broker's replica, from `start` up to, not including, `end`, to
-        the loss receipt of `leader_epoch`. Raises NoNode without such a receipt."""
+        """Add to the loss receipt of `leader_epoch` that this broker's replica truncated the
+        offsets from `start` up to, not including, `end`. Raises NoNode without such a receipt."""
         path = paths.loss(topic_partition)
         loss = TruncatedRange(self._broker_id, start, end)
         name = topic_partition.topic

@@ -81,11 +81,12 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """Do the same as `multi_under`. `checks` must not contain a node that a write of this
-        batcher changes, because a joint multi makes all checks before all writes.
+        """Apply `ops` in one multi if all `checks` succeed, like `multi_under`. `checks` must not
+        contain a node that a write of this batcher changes, because a joint multi makes all checks
+        before all writes.
 
-        A write is not sent if its caller has been cancelled, or if `is_wanted` returns False right
-        before an attempt; in the second case the call raises ConnectionLoss.
+        A write is not sent if its caller has been cancelled. If `is_wanted` returns False right
+        before an attempt, the write is not sent and the call raises ConnectionLoss.
         """
         return await self.submit(ops, is_wanted, checks)
 

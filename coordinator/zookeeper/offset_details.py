@@ -42,7 +42,7 @@ def encode_offset_details(details: OffsetDetails) -> bytes:
 
 
 def decode_offset_details(path: str, data: bytes) -> OffsetDetails:
-    """Decode the details of an offset. Raises MalformedNode."""
+    """Decode the node that has the details of a committed offset. Raises MalformedNode."""
     fields = load_object(path, data)
     has_epoch = "leader_epoch" in fields.names()
     return OffsetDetails(

@@ -1,7 +1,7 @@
 """A broker's registration and id, the cluster's id, and the persistent parents of all nodes.
 
-One multi registers a broker: it creates the broker's ephemeral node, whose czxid is the broker
-epoch (KIP-380), and raises the version of a persistent node, which is the broker's incarnation
+One multi registers a broker. It creates the broker's ephemeral node, whose czxid is the broker
+epoch (KIP-380). It also writes a persistent node, whose version is the broker's incarnation
 (KIP-903). So each epoch belongs to one incarnation.
 """
 
@@ -94,9 +94,9 @@ async def register_broker(
     session_timeout_ms: int,
     earlier_session_ids: Collection[int] = (),
 ) -> Broker:
-    """Register the broker until the end of the session, in place of a registration by an earlier
-    session of this broker. Return the broker with its epoch and incarnation. Raises StartupError if
-    another session still has the id after two session timeouts; CoordError."""
+    """Register the broker in an ephemeral node of this session. A registration by an earlier
+    session of this broker is replaced. Return the broker with its epoch and incarnation. Raises
+    StartupError if another session still has the id after two session timeouts; CoordError."""
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
     await ensure(coord, paths.incarnation(broker.id))
@@ -144,7 +144,7 @@ async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> 
 
 async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int) -> None:
     """Wait until no other session has registered `broker_id`. Raises StartupError if another
-    session still holds the id after two session timeouts; CoordError."""
+    session still holds the id after two session timeouts. Raises CoordError if ZooKeeper fails."""
     found = await _registration(coord, broker_id)
     if found is not None and found[1].ephemeral_owner != coord.session_id:
         await _wait_for_other_session(

@@ -99,8 +99,9 @@ class KazooCoord:
         refusals_max: int | None = None,
     ) -> None:
         """Close the session of an earlier process and open a new one. `make_chroot` creates a
-        missing chroot. Raises StartupError after `timeout_s`, after `refusals_max` attempts in a
-        row in which no server accepts the connection, or if the chroot is missing."""
+        missing chroot. Raises StartupError after `timeout_s`, and if the chroot is missing. Also
+        raises StartupError after `refusals_max` consecutive attempts in which no server accepts the
+        connection."""
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
             async with asyncio.timeout(timeout_s):
@@ -175,8 +176,8 @@ class KazooCoord:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """The ids of ended sessions: those of this process, and those of earlier processes whose
-        keys were in the store."""
+        """The ids of the ended sessions of this process, and of the sessions of earlier processes
+        that `close_previous_session` has found."""
         return frozenset(key.id for key in self._earlier)
 
     @property
@@ -281,7 +282,8 @@ class KazooCoord:
         on_value: Callable[[Any], None] | None = None,
         by_leader: bool = False,
     ) -> Any:
-        """Return the value of `result`. `by_leader`: ZooKeeper's leader handles the request."""
+        """Return the value of kazoo's `result`. `by_leader` is True for requests that ZooKeeper's
+        leader handles."""
         sent_at = self._clock.boottime()
 
         def note_answer(value: Any) -> None:

@@ -40,8 +40,9 @@ class NoSessionStore:
 
 
 class FileSessionStore:
-    """Stores the keys in a file in `directory`. Only the file's owner can read the file. The file
-    is replaced atomically, but not synced: after a power loss the sessions have expired anyway."""
+    """Stores the keys of ZooKeeper sessions in a file in `directory`. Only the file's owner can
+    read the file. The file is replaced atomically, but not synced: after a power loss the sessions
+    have expired anyway."""
 
     def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
         self._path = Path(directory) / name

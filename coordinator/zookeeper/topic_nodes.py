@@ -30,7 +30,7 @@ _ANY_VERSION: Final = -1
 
 async def stored_id(coord: Coord, name: str) -> uuid.UUID:
     """Return the topic's id; NO_TOPIC_ID if the node has none. Raises NoNode if the topic does not
-    exist; CoordError."""
+    exist. Raises other CoordErrors if ZooKeeper fails."""
     path = paths.topic(name)
     data, _ = await coord.get(path)
     try:
@@ -43,7 +43,8 @@ async def multi(
     coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
 ) -> list[OpResult]:
     """Apply `ops`, all or none, if the topic still exists (`topic` None: without this condition).
-    Return their results. `send` sends the operations; by default in a multi of their own.
+    Return the results of `ops`. `send` sends the operations. By default the operations are sent in
+    a separate multi.
 
     Raises MultiFailed or another CoordError. The index of MultiFailed counts `ops` from 0, and is
     negative if the topic is deleted.

@@ -1,5 +1,6 @@
-"""The HTTP listener, and the later start of the HTTP server. This module must not import an HTTP
-library, because the import would delay the broker's start."""
+"""Binds the HTTP listener, and starts the HTTP server once the broker serves clients or after
+PATIENCE_S. This module must not import an HTTP library, because the import would delay the broker's
+start."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class ControllerFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupNumbers:
-    """The consumer groups that a broker coordinates. `by_state` maps a state's name in lower case
-    to the number of groups. Load times are in seconds."""
+    """Numbers about the consumer groups that a broker coordinates. `by_state` maps a state's name
+    in lower case to the number of groups. The load times of partitions are in seconds."""
 
     by_state: Mapping[str, int]
     partitions: int

@@ -33,8 +33,8 @@ def level_name(number: int) -> str:
 
 
 def parse_level(text: str) -> int:
-    """Return the number of a Kafka log level, or of Python's WARNING or CRITICAL, in any case.
-    Raise ValueError for any other text."""
+    """Return the number of a log level: one of Kafka's, or Python's WARNING or CRITICAL. Upper or
+    lower case does not matter. Raise ValueError for any other text."""
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:

@@ -34,7 +34,7 @@ class LogLimit:
     def allow(self, kind: str = "") -> int | None:
         """Return None if the caller must not log this line. Otherwise return the number of lines of
         this kind that were left out since the last allowed line. `kind` must never be text from a
-        peer."""
+        peer, because only KINDS_MAX kinds have limits of their own."""
         now = self._clock.monotonic()
         state = self._kinds.get(kind)
         if state is None:

@@ -79,8 +79,8 @@ class LeaderDiscovery:
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
-        """Stop asking other brokers if `lease` is ALL, that is, if the ZooKeeper session is alive.
-        Otherwise begin to ask them."""
+        """Stop asking other brokers for the current leaders if `lease` is ALL, that is, if the
+        ZooKeeper session is alive. Otherwise begin to ask."""
         if lease is Authority.ALL:
             self._is_wanted.clear()
         else:

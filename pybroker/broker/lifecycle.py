@@ -15,7 +15,7 @@ Step = Callable[[], Awaitable[object] | None]
 
 
 class Service(Protocol):
-    """A component whose `start` returns at once."""
+    """The interface of a component that can be started and stopped. `start` returns at once."""
 
     def start(self) -> None: ...
 

@@ -103,8 +103,8 @@ class LiveConfig:
         return written
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the dynamic values of broker `broker_id` (None: the cluster-wide default values),
-        as `change_topic` does for a topic."""
+        """Change the dynamic values of broker `broker_id` (None: the cluster-wide default values).
+        `change` and `replaces` have the same meaning as in `change_topic`."""
         entity = broker_entity(broker_id)
         await change_config(self._coord, entity, change, replaces=replaces)
         await self._refresh(entity)

@@ -33,9 +33,10 @@ async def is_in_any_isr(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker whose loss of records the operator has accepted, with log
-    end offset and checkpointed high watermark (0 without a log). The caller has to remove these
-    replicas from the ISR and from the eligible replicas (KIP-966). Raise CoordError."""
+    """Return the replicas of this broker whose loss of records the operator has accepted. Each
+    replica has its log end offset and its checkpointed high watermark (both 0 without a log). The
+    caller has to remove these replicas from the ISR and from the eligible replicas (KIP-966). Raise
+    CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut

@@ -26,8 +26,8 @@ Update = Callable[[], Awaitable[None]]
 
 
 class Membership:
-    """Keeps the broker registered and its endpoints current. It owns two tasks. It calls `lost`
-    with the reason if another process has taken the broker id."""
+    """Keeps the broker registered and its endpoints current. Calls `lost` with the reason if
+    another process has taken the broker id."""
 
     def __init__(
         self,

@@ -243,8 +243,8 @@ async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
     """Return the cluster id, the broker id, the options of the logs by topic, and whether records
-    are missing: the log directories are new, but the broker is in an ISR (`is_in_any_isr`). May be
-    repeated after an error. Raise StartupError, CoordError or MalformedNode."""
+    are missing: the log directories are new, but the broker is in an ISR (`is_in_any_isr`). The
+    caller can repeat the call after an error. Raise StartupError, CoordError or MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:

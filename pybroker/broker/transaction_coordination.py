@@ -1,8 +1,8 @@
 """The transaction coordinators of a broker: one shard for each partition of `__transaction_state`
 that this broker leads.
 
-A shard needs no fence in ZooKeeper: the in-sync replicas do not replicate the records of an earlier
-coordinator, and the partition leaders refuse its lower coordinator epoch.
+A shard needs no fence in ZooKeeper. The in-sync replicas do not replicate the records of an earlier
+coordinator, and the partition leaders refuse the earlier coordinator's lower epoch.
 """
 
 from __future__ import annotations

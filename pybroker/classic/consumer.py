@@ -237,7 +237,7 @@ class ClassicConsumer:
     async def committed(self, partition: TopicPartition) -> int | None:
         """Return the offset at which a new owner of the partition would start; None if no offset is
         committed. Before `subscribe`, this is always the offset in ZooKeeper. Raises CoordError or
-        MalformedNode; with offsets.storage=kafka also ClientError."""
+        MalformedNode. With offsets.storage=kafka, it may also raise ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(
             self._coord(), self.options.group_id, sessions_ended=lambda: 0

@@ -33,8 +33,8 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The group's members, and the requested topics that exist. `has_brokers` says whether a broker
-    is registered."""
+    """The group's members, and those of their topics that exist. `has_brokers` says whether a
+    broker is registered."""
 
     streams: Streams
     topics: Mapping[str, TopicFacts]

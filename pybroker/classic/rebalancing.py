@@ -47,8 +47,9 @@ class RebalanceListener(Protocol):
         """Called when the member owns these partitions, before streams return their records."""
 
     async def after_loss(self, partitions: Collection[TopicPartition]) -> None:
-        """Called when these partitions are lost, because the ZooKeeper session has expired. Other
-        members may already read them again from the last committed offset."""
+        """Called when these partitions are lost, because the ZooKeeper session has expired. It is
+        possible that other members already read the partitions again from the last committed
+        offset."""
 
 
 class Streams(Protocol):

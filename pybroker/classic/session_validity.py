@@ -21,7 +21,7 @@ class SessionValidity:
 
     `on_expired` is called when a session has ended. `on_connected` is called when the connection is
     restored, in the old or a new session. `on_certain` is called when the task of `find_out` has
-    made `is_certain` True.
+    made sure that the member owns its partitions.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class SessionValidity:
         return self._coord.session_id != 0 and self._coord.silence() < self._silence_max_s
 
     def find_out(self) -> None:
-        """Start a task that syncs with ZooKeeper until `is_certain` is True, and then calls
-        `on_certain`. Without effect if such a task runs already."""
+        """Start a task that syncs with ZooKeeper until the member certainly owns its partitions,
+        and then calls `on_certain`. Without effect if such a task runs already."""
         if self._asking is None and not self._closed:
             self._asking = self._tasks.start(self._ask(), "classic consumer session validity")
 

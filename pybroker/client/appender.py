@@ -48,8 +48,8 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Return None. A producer with serializers has this function as `Appender.join`: no record can
-    be appended before `Appender.prepared` has serialized the record."""
+    """Return None. `Appender.join` is this function if the producer has serializers, because
+    `Appender.prepared` must serialize each record first."""
 
 
 class Appender:
@@ -182,8 +182,8 @@ class Appender:
     async def append_many(
         self, bulk: BulkAppend, partition: int | None, give_way: Callable[[], Awaitable[None]]
     ) -> None:
-        """Append all records of `bulk`. If `partition` is None, the partitioner selects. `give_way`
-        lets other tasks run."""
+        """Append all records of `bulk`. If `partition` is None, the partitioner chooses the
+        partition of each record. `give_way` lets other tasks run."""
         self._check_running()
         number = None if self._transactions is None else self._transactions.check_open("send_many")
         self.use(bulk.topic)

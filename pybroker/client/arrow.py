@@ -35,7 +35,7 @@ def record_batch(
 ) -> RecordBatch:
     """Return the records of one partition as an Arrow record batch. Keys, values and headers are
     not copied. `names` selects and orders the columns (None: all in `columns`). Raises ValueError
-    for a name that `columns` lacks; ImportError without pyarrow."""
+    for a name that `columns` lacks. Raises ImportError if pyarrow is missing."""
     built = {
         "key": columns.keys,
         "value": columns.values,
@@ -92,8 +92,8 @@ def _column_of(batch: RecordBatch, name: str) -> ArrowColumn:
 
 @functools.cache
 def _offset_bytes() -> dict[DataType, int]:
-    """Return the Arrow types allowed for keys and values, each with the size of one offset in
-    bytes."""
+    """Return the Arrow types allowed for keys and values, each with the size in bytes of an entry
+    in Arrow's buffer of value offsets."""
     arrow = _pyarrow()
     return {
         arrow.binary(): 4, arrow.string(): 4, arrow.large_binary(): 8, arrow.large_string(): 8,

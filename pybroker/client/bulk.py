@@ -111,7 +111,7 @@ class BulkAppend:
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
         """Return the buffer of the partition's last batch, or of a new batch if the last batch has
-        no room. The next record did not fit into `full`."""
+        no room. `full` is a buffer without room for the next record."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

@@ -281,8 +281,8 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the open connection to the broker. Without one, return None and connect in the
-        background, except during the backoff.
+        """Return the open connection to the broker. If none is open, return None, and connect in
+        the background unless the backoff runs.
 
         A request that may wait long needs its own `lane`: a broker responds in order.
         """
@@ -340,10 +340,10 @@ class Cluster:
         return failure
 
     def _addresses(self) -> list[Address]:
-        """Return all addresses in the order in which to try them: connected addresses first; in
-        each group, the address asked for metadata longest ago first. If a requested refresh changed
-        nothing, the connected broker may be isolated, with outdated metadata. So untried addresses
-        then belong to the first group, too."""
+        """Return all addresses in the order in which to try them. Connected addresses come first.
+        Among equals, the address with the oldest metadata request comes first. If a requested
+        refresh changed nothing, the connected broker may be isolated, with outdated metadata. Then
+        untried addresses rank like connected ones."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)

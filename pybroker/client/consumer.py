@@ -125,7 +125,8 @@ class Consumer(Generic[Key_co, Value_co]):
 
     async def close(self) -> None:
         """Commit the positions if automatic commits are enabled, then leave the group. A task that
-        waits for records gets Closed. Raises the errors of callbacks at the end. Idempotent."""
+        waits for records gets Closed. The errors of callbacks are raised after the consumer has
+        closed. Idempotent."""
         await self._close({}, quick=False)
 
     async def _close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
@@ -285,7 +286,8 @@ class Consumer(Generic[Key_co, Value_co]):
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the partition's next record. Raises NotAssigned if the partition is
-        not assigned; DeadlinePassed after default.api.timeout.ms; the errors of `getmany`."""
+        not assigned. Raises DeadlinePassed after default.api.timeout.ms. Also raises the errors of
+        `getmany`."""
         reader = self._fetcher.reader(partition)
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         while reader.position is None:
@@ -357,7 +359,7 @@ class Consumer(Generic[Key_co, Value_co]):
 
     def group_metadata(self) -> GroupMetadata:
         """Return the identity of this member for `Producer.send_offsets`. Raises CommitFailed if
-        other members may own the partitions."""
+        this member's partitions may now belong to other members."""
         return self._need_group("group_metadata").metadata()
 
     # Reading
@@ -369,8 +371,8 @@ class Consumer(Generic[Key_co, Value_co]):
         `max_records` (None: max.poll.records); {} if none arrives within `timeout_ms`.
 
         Raises OffsetUnavailable, DamagedRecords or ResponseError if a partition cannot be read:
-        pause the partition or seek. Raises SubscriptionConflict without a subscription or
-        assignment; NotAssigned if a given partition is not assigned or is revoked.
+        pause the partition or seek. Raises SubscriptionConflict if there is no subscription or
+        assignment. Raises NotAssigned if a given partition is not assigned or is revoked.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._reading.records(timeout_ms, limit, partitions)

@@ -103,8 +103,8 @@ class Delivery(RecordPlace):
         return self._batch.at(self._index)[0].outcome is not None
 
     def result(self) -> RecordMetadata:
-        """Return the position of the record. Raises DeliveryFailed; asyncio.InvalidStateError while
-        the outcome is unknown."""
+        """Return the position of the record. Raises DeliveryFailed if the delivery has failed, and
+        asyncio.InvalidStateError while the outcome is unknown."""
         error = self.exception()
         if error is not None:
             raise error

@@ -259,8 +259,9 @@ class GroupError(ClientError):
 
 
 class CommitFailed(GroupError):
-    """The offsets were not committed, because other members may own the partitions. If reading
-    calls were too far apart, increase max.poll.interval.ms or decrease max.poll.records."""
+    """The offsets were not committed, because other members can already own the partitions. If the
+    time between two reading calls (`getmany`, `getone`) was too long, increase max.poll.interval.ms
+    or decrease max.poll.records."""
 
 
 class RebalanceInProgress(CommitFailed):

@@ -21,7 +21,7 @@ class OffsetAndMetadata:
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
     """A consumer's identity in its group. The broker checks the identity to refuse a transaction's
-    offsets after the member has left the generation (KIP-447)."""
+    offsets after the consumer has left the generation (KIP-447)."""
 
     group_id: str
     generation: int = -1

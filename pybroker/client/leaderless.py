@@ -34,7 +34,7 @@ class LeaderlessWatch:
         self._gaps: dict[TopicPartition, _Gap] = {}
 
     def look(self, view: ClusterView, partitions: Iterable[TopicPartition]) -> None:
-        """Process new metadata. From now on watch only `partitions`."""
+        """Process new metadata. From now on, watch only whether `partitions` have leaders."""
         if view is self._view:
             return
         self._view = view
@@ -49,8 +49,8 @@ class LeaderlessWatch:
             gap.answers += 1
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
-        """Return the partitions without a leader for at least `for_ms` and three metadata
-        responses; none if `for_ms` is 0."""
+        """Return the partitions that have had no leader for at least `for_ms`, and in at least
+        three metadata responses. Return none if `for_ms` is 0."""
         now = self._clock.monotonic()
         return [
             key

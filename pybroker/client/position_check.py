@@ -46,8 +46,9 @@ class _Question(NamedTuple):
 
 
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
-    """Return the offset at which the leader's log differs from the read records; None if no
-    difference is known. `end` belongs to the last read record's leader epoch."""
+    """Return the offset at which the leader's log differs from the records that `reader` has read;
+    None if no difference is known. `end` is the leader's answer for the leader epoch of the last
+    such record."""
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
     gone = [start for epoch, start in reader.epochs if epoch > end.leader_epoch]

@@ -62,7 +62,8 @@ def decode(batch: ProducerBatch) -> list[Record]:
 
 
 def produce_request(batches: Iterable[ProducerBatch], options: ProducerOptions) -> ProduceRequest:
-    """Return a request with these encoded batches, at most one for each partition."""
+    """Return a request with these encoded batches. The caller must not give two batches of one
+    partition."""
     topics: dict[str, TopicProduceData] = {}
     for batch in batches:
         topic, partition = batch.topic_partition

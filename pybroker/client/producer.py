@@ -120,8 +120,9 @@ class Producer(Generic[Key_contra, Value_contra]):
 
     async def start(self) -> None:
         """Connect to a bootstrap broker. With a transactional.id, also fence earlier producers and
-        end their open transaction. Raises NoBrokers after bootstrap.timeout.ms; with a
-        transactional.id also DeadlinePassed after max.block.ms, and TransactionError."""
+        end their open transaction. Raises NoBrokers after bootstrap.timeout.ms. With a
+        transactional.id, also raises DeadlinePassed after max.block.ms, and TransactionError for an
+        error that is not retried."""
         try:
             await self._cluster.start()
             if self._transactions is not None:
@@ -134,9 +135,10 @@ class Producer(Generic[Key_contra, Value_contra]):
         self._running = True
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Close the producer. Idempotent. First abort an open transaction and deliver the accepted
-        records, for at most `timeout_s` seconds (None: delivery.timeout.ms; 0: not at all). Then,
-        or if the call is cancelled, the undelivered records fail."""
+        """Close the producer. Idempotent. First abort an open transaction, then deliver the
+        accepted records. Both steps together take at most `timeout_s` seconds (None:
+        delivery.timeout.ms; 0: skip both steps). At the end, even if the call is cancelled, all
+        undelivered records fail."""
         was_running, self._running = self._running, False
         self._appender.check_again()
         try:
@@ -185,9 +187,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         The call waits for metadata and memory, at most max.block.ms. If the call is cancelled, the
         record may still be sent.
 
-        Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed; TypeError for text;
-        ValueError for an invalid timestamp or header name; with a transactional.id the errors of
-        `commit_transaction`.
+        Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed. Raises TypeError for text
+        without a serializer, and ValueError for an invalid timestamp or header name. With a
+        transactional.id, also raises the errors of `commit_transaction`.
         """
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
@@ -346,8 +348,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         group: GroupMetadata | str,
     ) -> None:
         """Commit offsets of a consumer group as part of the transaction. Each offset is that of the
-        next record to read. `group` is a group id, or the result of `Consumer.group_metadata`, with
-        which the broker also fences old members and generations (KIP-447).
+        next record to read. `group` is the result of `Consumer.group_metadata`, or only a group id.
+        With a group id, the broker does not fence old members and generations (KIP-447).
 
         If the request fails, the transaction can only be aborted. Raises the errors of
         `commit_transaction`, and ValueError for a negative offset.

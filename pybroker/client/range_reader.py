@@ -95,8 +95,8 @@ class RangeReader:
         loop.close()
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
-        """Yield the header and the bytes of each data batch of the range, in order; with
-        read_committed, without aborted batches. Raises RangeFailed, NoBrokers and other
+        """Yield the header and the bytes of each data batch of the range, in order. With
+        read_committed, aborted batches are left out. Raises RangeFailed, NoBrokers and other
         ClientErrors.
 
         The caller must skip the records at or above the end of the range, and those below the

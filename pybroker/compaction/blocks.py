@@ -18,8 +18,8 @@ is small. This size has room for two batches of 16 KiB, the default batch.size o
 
 class Blocks:
     """Reads the batches of a closed segment in blocks. `data` is the current block. After
-    `has_more`, call `take` for the next batch; or process batches from `position` in `data` on, and
-    set `position` to the end of the last batch."""
+    `has_more`, call `take` for the next batch. Instead of `take`, the caller can process batches
+    from `position` in `data` on, and set `position` to the end of the last batch."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -31,7 +31,8 @@ class Blocks:
 
     def has_more(self) -> bool:
         """Return whether the segment has another batch. If so, `data` has the whole batch at
-        `position`. Raises CorruptionError for an invalid header; StorageError if the read fails."""
+        `position`. Raises CorruptionError for an invalid header. Raises StorageError if the read
+        fails."""
         left = len(self.data) - self.position
         if left >= HEADER_SIZE and read_header(self.data, self.position).size <= left:
             return True

@@ -51,8 +51,8 @@ def clean(
     plan: Plan, disk: Disk, memory_bytes: int, now_ms: int, load_factor: float = LOAD_FACTOR
 ) -> Generator[int | Result, None, None]:
     """Compact the part of a log that `plan` describes. Yield the number of bytes read by each step,
-    and at the end the result. Each step waits for the disk. Keys may fill the share `load_factor`
-    of `memory_bytes`.
+    and at the end the result. Each step waits for the disk. Keys fill at most the share
+    `load_factor` of `memory_bytes`.
 
     Raises CannotClean; CorruptionError for a damaged batch; DiskFull; StorageError if the disk
     fails, or if the log was truncated or closed. After an error each segment is an original or a

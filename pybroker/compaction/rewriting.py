@@ -61,8 +61,8 @@ def remains(
     """Return the batch with its retained records; None if neither a record nor the header is
     retained. Yields 0 between slices of the records.
 
-    A batch without a delete horizon gets `horizon` (ms since 1970) if it retains a tombstone. If
-    `fate.begins_horizon` is true, any retained record is enough.
+    A batch without a delete horizon gets `horizon` (ms since 1970) if it retains a tombstone, or if
+    it retains any record and `fate.begins_horizon` is true.
 
     Raises CorruptionError for a damaged record, and the errors of `encoded_records`.
     """

@@ -193,8 +193,8 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the dynamic values from ZooKeeper that can be applied, and a sentence about each other
-    value."""
+    """Return the dynamic values from ZooKeeper that can be applied, and for each of the rest a
+    sentence that says why not."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():

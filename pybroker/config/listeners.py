@@ -113,8 +113,8 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
 def parse_listeners(
     option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """Return the listeners in `text`, the value of `option`, and the faults. With `distinct_ports`,
-    two equal ports are a fault."""
+    """Parse `text`, the value of `option`. Return the listeners and the faults. With
+    `distinct_ports`, two equal ports are a fault."""
     found: list[Listener] = []
     problems: list[str] = []
     for item in _items(text):

@@ -1,5 +1,5 @@
 """Reads the partitions of a Fetch request: the event loop reads from the page cache, a thread from
-the disk. Records a follower's fetch offsets."""
+the disk. Also notes the fetch offsets of a follower."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ class FetchSessionCache:
 
     def resized(self, session: FetchSession) -> None:
         """Count the session's partitions again. A session without partitions ends. Raise
-        BrokerError FETCH_SESSION_ID_NOT_FOUND if there are too many partitions."""
+        BrokerError FETCH_SESSION_ID_NOT_FOUND if the cache has no room for the added partitions."""
         size = len(session.partitions)
         if self._sessions.get(session.id) is not session:
             return
@@ -350,8 +350,9 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session that a new session of `size` partitions may evict, or None. Consumers'
-        sessions go before followers' sessions, small sessions before large ones."""
+        """Return the session to evict for a new session of `size` partitions; None if there is
+        none. Consumers' sessions are evicted before followers' sessions, and small sessions before
+        large ones."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None

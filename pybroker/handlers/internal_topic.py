@@ -37,8 +37,8 @@ class NewTopic:
 
 
 class InternalTopic:
-    """Creates the internal topic, and looks up its partitions and leaders. Used on the event loop
-    only."""
+    """Creates one internal topic, such as `__consumer_offsets`, and looks up its partitions and
+    leaders. Used on the event loop only."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class InternalTopic:
 
     async def learn(self, topic_id: uuid.UUID) -> None:
         """Read the number of partitions from ZooKeeper, unless it is known for `topic_id`. Raise
-        BrokerError COORDINATOR_NOT_AVAILABLE if the topic is missing or has another id; CoordError
-        or MalformedNode."""
+        BrokerError COORDINATOR_NOT_AVAILABLE if the topic is missing or has another id. Raise
+        CoordError or MalformedNode if the read fails."""
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)

@@ -112,8 +112,8 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper which requested partitions this broker still leads. A partition with
-    Authority.CONFIRMED needs this check before its log end is returned. Requests for the log start,
+    """Ask ZooKeeper which requested partitions this broker still leads. A leader with
+    Authority.CONFIRMED may return its log end only after this check. Requests for the log start,
     and partitions in `excluded`, need no check."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
@@ -175,9 +175,9 @@ async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
     """Return the record below `end_of(partition)` that `timestamp` asks for, or None. Raise
-    BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. If no record is found,
-    raise the error that a request for the end offset would get, if any: another leader's log may
-    have the record."""
+    BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. If this log has no such
+    record, another leader's log may have one, so also raise the errors of a request for the end
+    offset."""
     end = end_of(partition)
 
     def search() -> _Found | None:

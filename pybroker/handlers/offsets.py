@@ -81,9 +81,9 @@ async def handle_offset_commit(
 async def checked(
     services: Services, items: Iterable[tuple[str, ItemT]]
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, ItemT]]:
-    """Check the requests of a commit, pairs (topic name, request for one partition). Return each
-    partition's error code, and the requests without an error. The last request for a partition
-    counts."""
+    """Check the requests of a commit. `items` has pairs (topic name, request for one partition).
+    Return each partition's error code, and the requests that have no error. The last request for a
+    partition counts."""
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, ItemT] = {}
     async for name, item in yield_every(items):

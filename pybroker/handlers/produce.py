@@ -197,7 +197,7 @@ def _append(
 
 def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
     """Return the partition if this broker leads it and the ZooKeeper lease allows an append with
-    `acks`. Otherwise raise the errors of `ReplicaManager.leader`."""
+    `acks`. Otherwise raise BrokerError, such as NOT_LEADER_OR_FOLLOWER."""
     asked = "Produce with acks=all" if acks == -1 else "Produce with acks 0 or 1"
     return services.replicas.leader(key, needed=NEEDED[asked])
 

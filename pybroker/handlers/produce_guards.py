@@ -29,8 +29,9 @@ _NOBODY: Final = Producer(-1, -1)
 
 @dataclass(slots=True)
 class Guards:
-    """The guards (`Verification`) and the errors of one request's transactional batches. The
-    coordinator must confirm a batch's partition, unless the batch's guard is EXEMPT or None."""
+    """The guards (`Verification`) and the errors of one request's transactional batches. If a batch
+    has a guard other than EXEMPT, the transaction coordinator must confirm the batch's partition
+    before the append."""
 
     refusal: BrokerError | None = None
     """The error of all batches of the request, if it is refused as a whole."""
@@ -43,7 +44,7 @@ class Guards:
 
     @property
     def unconfirmed(self) -> list[TopicPartition]:
-        """The transaction coordinator has to confirm that these partitions are in the
+        """The partitions that the transaction coordinator has to confirm as part of the
         transaction."""
         return [key for key, guard in self.by_partition.items() if guard is not EXEMPT]
 

@@ -90,7 +90,7 @@ class ZooKeeperTopicAdmin:
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
         """Write to ZooKeeper that the topic is to be deleted. If the topic is missing, raise
         BrokerError UNKNOWN_TOPIC_ID, or UNKNOWN_TOPIC_OR_PARTITION if `topic_id` is None. Raise
-        CoordError."""
+        CoordError if ZooKeeper fails."""
         if topic_id is None:
             await request_deletion(self._coord, name)
         else:
@@ -106,7 +106,8 @@ class ZooKeeperTopicAdmin:
     ) -> None:
         """Increase the topic's number of partitions in ZooKeeper to `count`. `assignments` are the
         replicas of the new partitions (None: chosen here). With `validate_only`, write nothing.
-        Raise BrokerError if the request is invalid; CoordError."""
+        Raises BrokerError if the request is invalid. Raises CoordError if an access to ZooKeeper
+        fails."""
         await expand_topic(
             self._coord,
             name,

@@ -70,9 +70,9 @@ class EmbeddedZooKeeper:
     """An embedded ZooKeeper: owns its directory and the server's process from `start` to `stop`."""
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """With `port` 0, the server gets the port of its last start, or any free port. If
-        another `port` is in use, the start fails; if `may_move` is True, the server gets a port
-        as with 0."""
+        """With `port` 0, the server gets the port of its last start, or any free port. If any other
+        `port` is in use, the server gets a port as with 0 (`may_move` True), or the start fails
+        (`may_move` False)."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -138,7 +138,8 @@ class EmbeddedZooKeeper:
         self._supervisor.start(self._supervise)
 
     async def stop(self) -> None:
-        """Stop the server within a few seconds, and release the locks. Idempotent."""
+        """Stop the server within a few seconds, and release the port and `owner.lock`.
+        Idempotent."""
         await self._supervisor.stop()
         child, self._child = self._child, None
         if child is not None and child.poll() is None:
@@ -182,8 +183,8 @@ class EmbeddedZooKeeper:
             ) from error
 
     def _record(self) -> dict[str, int]:
-        """Return the server's last start: process id (`pid`), the kernel's start time of the
-        process (`start`), and `port`; all 0 without a record."""
+        """Return the stored data of the server's last start: the process id (`pid`), the kernel's
+        start time of the process (`start`), and `port`. All are 0 without stored data."""
         try:
             content = json.loads(self._record_file.read_bytes())
             return {key: int(content[key]) for key in ("pid", "start", "port")}

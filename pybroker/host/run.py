@@ -160,8 +160,8 @@ class _Sessions:
         self._directory = ""
 
     async def connect(self, usable: Sequence[str]) -> tuple[KazooCoord, str]:
-        """Return the broker's ZooKeeper session, and the address of the ZooKeeper servers for log
-        lines. `usable` are the usable log directories."""
+        """Return the broker's ZooKeeper session, and a text for log lines: the address of the
+        ZooKeeper servers. `usable` are the usable log directories."""
         self._directory = usable[0]
         where = self._servers or ""
         if self._servers is None:

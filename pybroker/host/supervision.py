@@ -127,7 +127,7 @@ class Supervision:
         return [self._launch(broker) for broker in range(len(self._brokers))]
 
     def served(self, broker: int, now_s: float) -> list[Effect]:
-        """Handle a broker's readiness message: it serves clients."""
+        """Handle a broker's message that the broker serves clients."""
         found = self._brokers[broker]
         if found.state is not State.STARTING:
             return []  # the broker got SIGTERM meanwhile
@@ -157,7 +157,8 @@ class Supervision:
         return [LaunchLater(broker, pause_s)]
 
     def due(self, broker: int) -> list[Effect]:
-        """After the pause, start the broker again, unless `stop` was called during the pause."""
+        """Start the broker again after the pause that follows its end. Do nothing if `stop` was
+        called during the pause."""
         if self._brokers[broker].state is not State.PAUSING:
             return []
         return [self._launch(broker)]

@@ -94,8 +94,8 @@ class Verifier:
         self._tasks = TaskOwner()
 
     async def stop(self) -> None:
-        """Cancel the requests in flight. The `verify` calls that wait for another broker raise
-        BrokerError NETWORK_EXCEPTION. Idempotent."""
+        """Cancel the requests in flight. The `verify` calls that wait for a response of another
+        broker raise BrokerError NETWORK_EXCEPTION. Idempotent."""
         await self._tasks.close()
         for channel in self._channels.values():
             await channel.close()

@@ -23,8 +23,8 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 class RecordBuffer:
     """The encoded records of a batch under construction. `size` is in bytes, without the batch
-    header. The timestamps are in ms since 1970, -1 without records. `full`: another record of the
-    last one's size would exceed the limit."""
+    header. The timestamps are in ms since 1970, -1 without records. `full`: a further record as
+    large as the last record would exceed the limit."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -95,8 +95,8 @@ class RecordBuffer:
 
 
 def to_bytes(value: Buffer | None, what: str) -> bytes | None:
-    """Return the value as bytes, None for None. Raises TypeError for another type; `what` names the
-    field in the message."""
+    """Return the value as bytes, None for None. Raises TypeError for another type. The text of the
+    TypeError calls the value `what`."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -109,7 +109,8 @@ def record_bytes(
 ) -> tuple[int, int]:
     """Convert the values and keys in lists to bytes, in place. Return the size of all values and
     keys, and of the largest pair of value and key, in bytes. Raises TypeError for a value or key of
-    a wrong type; ValueError for different numbers of keys and values, or a damaged ArrowColumn."""
+    a wrong type. Raises ValueError for different numbers of keys and values, or a damaged
+    ArrowColumn."""
     if keys is not None and len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
     sizes = [0] * len(values)

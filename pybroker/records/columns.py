@@ -86,9 +86,9 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The number of rows, plus the entries (also null) and the bytes of all binary columns. The
-        caller must keep the weight below 2**31: Arrow's offsets, which never exceed the weight,
-        have 32 bits."""
+        """The sum of the number of rows, the number of entries (nulls count) in all binary columns,
+        and the number of bytes in these columns. The caller must keep the weight below 2**31:
+        Arrow's offsets, which never exceed the weight, have 32 bits."""
 
     def add(
         self,
@@ -144,8 +144,8 @@ class ColumnBuilder:
         number. `batch` begins with the encoded batch.
 
         The caller checks the checksum, and skips control batches and aborted batches. Raises the
-        errors of `decode_records`; ValueError if the columns could exceed 2 GiB: call `finish`
-        first. An error leaves the builder unchanged.
+        errors of `decode_records`. Raises ValueError if the columns could exceed 2 GiB: call
+        `finish` first. An error leaves the builder unchanged.
         """
         payload = encoded_records(batch, header, min(decompressed_bytes_max, ENCODED_BYTES_MAX))
         return self.add_encoded(payload, header, first_offset, end_offset)

@@ -75,8 +75,8 @@ class Reader(Protocol):
 
     def read(self) -> list[ConsumerRecord]:
         """Return the records of the next slice (see SLICE_BYTES), without those below
-        `first_offset`. If the batch is larger than a slice, call `check` first. Raises the errors
-        of `decode_records`."""
+        `first_offset`. If the batch is larger than a slice, `check` must have returned True before.
+        Raises the errors of `decode_records`."""
 
 
 def batch_reader(

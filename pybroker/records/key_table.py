@@ -37,8 +37,8 @@ class Table(Protocol):
     def put(self, payload: Buffer, position: int, record_count: int, base_offset: int) -> int:
         """Store the offsets of the keys in the next `record_count` records of a batch, from
         `position` in `payload` on. Records must come in offset order. Return the position after the
-        records; -1 if the table has room for only some keys. Raises CorruptionError if a record is
-        damaged; the earlier keys are stored."""
+        records; -1 if the table became full before the last key. Raises CorruptionError if a record
+        is damaged. In both cases, the table keeps the earlier keys."""
 
     def select(
         self,
@@ -48,7 +48,7 @@ class Table(Protocol):
         base_offset: int,
         drops_tombstones: bool,
     ) -> tuple[int, int, bool, int, bytes | None]:
-        """Select those of the next `record_count` records, from `position` in `payload` on, that
+        """Read `record_count` records from `position` in `payload` on. Select the records that
         Kafka's Cleaner.shouldRetainRecord retains. With `drops_tombstones` no tombstone is
         retained.
 
@@ -98,9 +98,9 @@ class SelectBatches(Protocol):
         output: bytearray | memoryview,
         length: int,
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy the records that `Table.select` retains from consecutive batches, from `position` in
-        `data` on, to `output`, from `length` on. Tombstones are removed if the batch's delete
-        horizon is at or before `now_ms`.
+        """Copy the records that `Table.select` retains from the consecutive batches in `data` to
+        `output`. Reading begins at `position`, writing at `length`. Tombstones are removed if the
+        batch's delete horizon is at or before `now_ms`.
 
         Return the position of the stop in `data`, the new content length of `output`, and for each
         copied batch: position in `output`, size, last offset, largest timestamp.

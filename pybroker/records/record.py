@@ -28,11 +28,11 @@ class Record(NamedTuple):
 
 
 def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record]:
-    """Return the records of the batch (also a control batch) at the start of `batch`; empty if
-    compaction removed all.
+    """Return the records of the batch at the start of the data `batch`, also of a control batch.
+    The list is empty if compaction removed all records.
 
-    Raises CorruptionError for a damaged batch; BrokerError(MESSAGE_TOO_LARGE) for more than
-    `decompressed_bytes_max`; BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.
+    Raises CorruptionError for a damaged batch. Raises BrokerError MESSAGE_TOO_LARGE for more than
+    `decompressed_bytes_max` bytes, or UNSUPPORTED_COMPRESSION_TYPE for an unknown codec.
     """
     header = read_header(batch)
     return read_records(

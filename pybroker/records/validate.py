@@ -99,8 +99,8 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
 
     Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
-    INVALID_RECORD. For invalid records the error is a RecordsRefused, without the list that
-    `stored_form` adds.
+    INVALID_RECORD. For invalid records the error is a RecordsRefused that does not list the
+    records. `stored_form` adds the list.
     """
     if data is None or not len(data):
         raise _invalid("the request has no records for the partition, expected one batch")

@@ -78,8 +78,11 @@ def authority(
     - If no other broker can lead the partition (not `is_replicated`), `lease` counts only if it is
       NOTHING.
     - If neither ZooKeeper nor fetches from all in-sync and eligible replicas have confirmed the
-      leadership in the last replica.lag.time.max.ms (not `has_heard`): at most ALONE.
-    - If this broker has asked the controller for another leader (`has_asked`): at most CONFIRMED.
+      leadership in the last replica.lag.time.max.ms (not `has_heard`), the authority is at most
+      ALONE.
+    - If this broker has asked the controller for another leader (`has_asked`), the authority is at
+      most
+      CONFIRMED.
     """
     if lease and not is_replicated:
         lease = granted

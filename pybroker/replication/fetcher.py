@@ -1,8 +1,8 @@
 """A task that fetches records from one leader broker, and appends them to this broker's follower
 replicas.
 
-One request fetches all partitions. A partition that fails pauses. If the leader broker cannot be
-reached, the fetcher pauses.
+One request fetches all partitions. After an error of one partition, only this partition pauses. If
+the leader broker cannot be reached, the fetcher pauses.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ class FollowedPartition:
         partition: Partition,
         on_change: Callable[[FollowedPartition], None] = lambda followed: None,
     ) -> None:
-        """After a call of `partition.watch(self)`, the next change of `partition` calls `on_change`
-        with this object. Call `watch` again for each further change."""
+        """The creator must call `partition.watch` with this object. The next change of
+        `partition` then calls `on_change` with this object. Each further change needs another
+        call of `watch`."""
         self.partition = partition
         self.on_change = on_change
         self.leader_epoch = partition.leader_epoch

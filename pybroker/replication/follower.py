@@ -136,8 +136,8 @@ def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
 
 
 def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
-    """Return the largest offset below which this log and the leader's log may be equal.
-    `leader_end` is the end offset of `leader_epoch` in the leader's log."""
+    """Return the largest offset below which this log and the leader's log can have the same
+    records. `leader_end` is the end offset of `leader_epoch` in the leader's log."""
     if leader_epoch == NO_EPOCH:
         return min(leader_end, log.log_end_offset)
     _, own_end = log.epoch_end_offset(leader_epoch)

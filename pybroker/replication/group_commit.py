@@ -35,8 +35,8 @@ class _Directory:
 
 
 class GroupCommit:
-    """Between `start` and `stop`, syncs each log that is passed to `sync_due` of the log manager
-    `logs`."""
+    """Syncs logs before the broker acknowledges their new records. From `start` until `stop`, the
+    logs of the log manager request their syncs here."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs

@@ -128,7 +128,8 @@ class IsrChanges:
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[OpResult]:
         """Call `topic_nodes.multi`. The request to ZooKeeper may also contain writes for other
-        partitions. Without effect if `is_wanted` returns False just before the request."""
+        partitions. If `is_wanted` returns False right before an attempt, `ops` are not sent, and
+        ConnectionLoss is raised."""
         return await topic_nodes.multi(
             self._coord,
             topic,

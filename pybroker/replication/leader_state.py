@@ -25,8 +25,8 @@ replica.lag.time.max.ms. LOOK_SHARE + REVIEW_SHARE < 1 leaves time for ZooKeeper
 
 
 class FollowerFetch(NamedTuple):
-    """The state of a follower, as its fetch request reports it, after the check of the leader
-    epoch. The logs of leader and follower are equal below `fetch_offset`."""
+    """The state of a follower, as its fetch request reports it. The leader has already checked the
+    request's leader epoch, so the logs of leader and follower are equal below `fetch_offset`."""
 
     replica_id: int
     fetch_offset: int
@@ -242,8 +242,8 @@ class LeaderState:
         return tuple(found)
 
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
-        """Return the new high watermark; `current` if it may not advance. `required` is the number
-        of in-sync replicas that acks=all needs."""
+        """Return the new high watermark, or `current` if the high watermark cannot advance yet.
+        `required` is the number of in-sync replicas that acks=all needs."""
         # Followers that are about to join the ISR count too: under load the high watermark would
         # otherwise stay ahead of their log ends, and they could not join.
         if not may_commit(self.facts.state, required):
@@ -389,8 +389,8 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation in that broker's last fetch, for the followers in the
-        stored ISR; empty if the stored ISR may differ from the known ISR."""
+        """Return broker id -> incarnation in the last fetch, for each follower in the ISR. Return
+        {} if ZooKeeper may have another ISR than this leader knows."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

@@ -1,4 +1,4 @@
-"""The replicas of one broker: executes the controller's commands, and finds partitions for
+"""Owns the replicas of one broker, executes the controller's commands, and finds partitions for
 requests. The broker executes one command at a time."""
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class ReplicaManager:
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
-        """Return this broker's replica if it leads in `epoch` (-1: any). Otherwise raises
-        BrokerError."""
+        """Return this broker's replica if the replica leads in `epoch` (-1: any) and has the
+        authority `needed`. Otherwise raises BrokerError."""
         found = self.partition(key)
         if self.lease:
             found.require_epoch(epoch)
@@ -238,7 +238,7 @@ class ReplicaManager:
         return frozenset() if self._fetchers is None else self._fetchers.busy
 
     def replica_failed(self, key: TopicPartition, reason: str) -> None:
-        """Close the replica, and answer KAFKA_STORAGE_ERROR until a command opens it again."""
+        """Close the replica. Requests get KAFKA_STORAGE_ERROR until LeaderAndIsr opens it again."""
         if self._drop(key):
             self._not_opened[key] = reason
             log.error("replica failed and is closed partition=%s reason=%s", key, reason)
@@ -369,7 +369,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return the partition's response code, or None if `facts` still have to be applied."""
+        """Return the LeaderAndIsr response code, or None if `facts` still have to be applied."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -1,5 +1,5 @@
-"""Moves replicas between the log directories of this broker (KIP-113) while the broker serves
-them."""
+"""Moves replicas between the log directories of this broker (KIP-113) while the broker serves the
+replicas."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _PARTITIONS_A_TURN: Final = 200
 
 
 class DirectoryUsage(NamedTuple):
-    """One replica in a DescribeLogDirs response. The lag is in offsets, as Kafka defines it; -1 if
-    unknown. A future replica is the copy that a move writes."""
+    """The space that one replica uses: an entry of a DescribeLogDirs response. `offset_lag` is
+    Kafka's lag in offsets, -1 if unknown. `is_future`: the replica is a copy that a move writes."""
 
     directory: str
     topic_partition: TopicPartition

@@ -166,8 +166,9 @@ class Partition(Watched):
         )
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Adopt the state in `facts` if its partition epoch is higher than the known one. The
-        leader epoch must be the current one. Return about how many bytes became readable."""
+        """Adopt the state in `facts` if its partition epoch is higher than the known partition
+        epoch. The leader epoch must not have changed. Return about how many bytes became
+        readable."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -343,9 +344,9 @@ class Partition(Watched):
 
     @property
     def led_version(self) -> int | None:
-        """The version of the state node in ZooKeeper that this leader knows. None if this
-        replica does not lead, or if no other replica can be elected: no check in ZooKeeper is
-        needed then."""
+        """The version of the state node in ZooKeeper that this leader knows. None if this replica
+        does not lead. Also None if no other replica can be elected, because the leader then need
+        not check ZooKeeper."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 

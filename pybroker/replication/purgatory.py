@@ -118,7 +118,8 @@ class Purgatory:
     ) -> None:
         """Wait until `missing_bytes` more bytes are readable, `timeout_s` has passed, or
         `disturbed` is called for one of the partitions. The wait also covers each partition that is
-        added to `more`; after the addition, the wait lasts at most `more_within_s` more seconds."""
+        added to `more` meanwhile. After such an addition, the wait lasts at most `more_within_s`
+        more seconds."""
         if timeout_s <= 0:
             return
         over = asyncio.get_running_loop().create_future()

@@ -49,8 +49,7 @@ class Losses(Protocol):
 
 
 class NoLosses:
-    """Implements `Losses` for a cluster without unclean elections: such a cluster has no loss
-    receipts."""
+    """Implements `Losses` for a cluster that has no loss receipts."""
 
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -135,9 +134,9 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Add the offsets that `step` truncates to the loss receipt, if there is one. Return None
-        if `step` may begin, else the pause before the next fetch. Without a receipt, `step` may not
-        remove committed records."""
+        """If there is a loss receipt, add to it the offsets that `step` removes. Return None if
+        `step` can begin, else the pause before the next fetch. Without a loss receipt, `step` must
+        not remove committed records."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

@@ -13,7 +13,8 @@ class PartitionWatcher(Protocol):
 
 
 class Watched:
-    """Notifies each watcher once, of the next change. Use it from the event loop only."""
+    """Notifies each watcher of the next change of a partition, once. Use this class from the event
+    loop only."""
 
     def __init__(self) -> None:
         self._watchers: dict[PartitionWatcher, None] = {}

@@ -1,5 +1,6 @@
 """The acceptor of a listener. As in Kafka, a connection above a limit waits in the system's queue.
-Some file descriptors are reserved for logs: a log counts as failed if its file cannot be opened."""
+Connections cannot use up all file descriptors: some are reserved for logs, because a log whose file
+cannot be opened counts as failed."""
 
 from __future__ import annotations
 

@@ -59,8 +59,9 @@ class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one accepted socket. Owns the transport. `on_open` returns None, or
     why the connection is refused.
 
-    `_unanswered` has each unsent response or its future, in the order of the requests. `_handling`
-    is the last entry of `_unanswered` while the buffer keeps the frame of that request.
+    `_unanswered` has each unsent response or its future, in the order of the requests. If the
+    buffer still keeps the frame of the last request, `_handling` is the future of its response.
+    Otherwise `_handling` is None.
     """
 
     def __init__(
@@ -227,9 +228,9 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return the time (s) for which the connection has been idle at `now` (monotonic s): all
-        requests are answered, and bytes move slower than `read_bytes_per_second_min`. Call this
-        periodically, to measure the speed."""
+        """Return the time (s) for which the connection has been idle at `now` (monotonic s). Idle
+        means: all requests are answered, and bytes move slower than `read_bytes_per_second_min`.
+        Call this periodically, to measure the speed."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._is_idle() else 0
         taken_bytes = self._unsent_then - unsent_bytes

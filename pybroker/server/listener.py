@@ -293,8 +293,8 @@ class Server:
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _due(self, idle_since: float) -> Iterator[Connection]:
-        """Yield the connections in `_resting` that may have been idle since `idle_since` (monotonic
-        s) or longer."""
+        """Yield all connections in `_resting` that became idle at `idle_since` (monotonic s) or
+        earlier, and some that became idle later."""
         for connection, began in self._resting.items():
             if began - _REST_S_MAX > idle_since:
                 break  # the others began later

@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 
 
 class PendingDeletions:
-    """The renamed files of deleted segments or partitions. `remove` deletes the file or directory
-    at a path."""
+    """The renamed files of deleted segments or partitions, each with the time of its removal. The
+    function `remove` removes the file or directory at a path."""
 
     __slots__ = ("_remove", "_waiting")
 

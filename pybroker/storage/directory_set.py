@@ -51,8 +51,9 @@ class DirectorySet:
         return next((each for each in self.all if each.path == wanted), None)
 
     def absence(self, *, replaced: bool) -> str | None:
-        """Return an error text that names the offline and lost directories, or None. `replaced`:
-        also name a lost directory if its path has another usable directory."""
+        """Return an error text that names the offline and lost directories, or None. With
+        `replaced`, the text also names each lost directory whose path now has a new, usable
+        directory."""
         away = {*self.failed, *self.lost.values()}
         if not replaced:
             away.difference_update(each.path for each in self.usable())
@@ -71,8 +72,9 @@ class DirectorySet:
     # -- start and stop
 
     def identities(self) -> tuple[int | None, str | None]:
-        """Return the broker id and the cluster id in `meta.properties`; None if no file has one.
-        Raises StartupError if the files contradict each other, or if no directory is usable."""
+        """Return the broker id and the cluster id in the `meta.properties` files, each None if no
+        file has it. Raises StartupError if the files contradict each other, or if no directory is
+        usable."""
         broker_ids: dict[int, str] = {}
         cluster_ids: dict[str, str] = {}
         unusable: list[UnusableDirectory] = []
@@ -151,9 +153,9 @@ class DirectorySet:
         usable directory, and the list of all directories. The caller must store the list in each
         usable directory.
 
-        `expects_data`: this broker had partitions before, so if all usable directories are new,
-        each counts as the replacement of a lost directory. Raises StartupError if one directory is
-        a copy of another. Raises StorageError.
+        `expects_data`: whether this broker had partitions before. If it had, and all usable
+        directories are new, each new directory counts as the replacement of a lost directory.
+        Raises StartupError if one directory is a copy of another. Raises StorageError.
         """
         ids = self._ids()
         known = self._newest_family()
@@ -227,8 +229,8 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """A directory at a path in `lost` is not lost if it has partitions, but no id. Move its id
-        from `lost` (id -> path) to `ids` (path -> id)."""
+        """Move an id from `lost` (id -> path) to `ids` (path -> id), if the directory at its path
+        has partitions, but no id. Such a directory is not lost."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():

@@ -101,7 +101,7 @@ class Durability:
         producers: ProducerState,
     ) -> None:
         """Write the indexes, producer snapshot and leader epochs, and make the log durable. The
-        caller holds `syncing`. Waits for the disk. Raises StorageError."""
+        caller must hold the lock `syncing`. Waits for the disk. Raises StorageError."""
         end = segments.active.next_offset
         changed = end != self._settled_end
         if changed:

@@ -59,9 +59,9 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
-    """Return whether the batch's leader epoch agrees with `history`. True if the batch or `history`
-    has no leader epoch for the batch's last offset, or if the batch ends below the log start
-    offset."""
+    """Return whether the batch's leader epoch agrees with `history`. True if the batch has no
+    leader epoch, if `history` has none for the batch's last offset, or if the batch ends below the
+    log start offset."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)

@@ -125,7 +125,7 @@ class EpochFile:
         self._note_change()
 
     def _note_change(self, *, begins_only: bool = False) -> None:
-        """Count a change of the epochs. `begins_only`: the change only adds or removes epochs that
+        """Count a change of the epochs. `begins_only`: all epochs that the change adds or removes
         have no records."""
         was_durable = self._changes == self._durable_changes
         self._begins_only = begins_only and (was_durable or self._begins_only)

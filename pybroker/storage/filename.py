@@ -125,8 +125,8 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """Return the name of a directory of a partition that does not contain the log in use. The
-    purposes:
+    """Return the name of a directory of a partition. The directory does not contain the log in use.
+    The purposes:
 
     - DELETED_DIRECTORY: the topic is deleted.
     - STRAY_DIRECTORY: this broker no longer has a replica, or the topic was created again.

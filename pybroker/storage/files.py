@@ -116,7 +116,8 @@ class _Handles:
                 self._close(file)
 
     def synced(self) -> None:
-        """Close idle descriptors above the capacity. Call this after a sync."""
+        """If more descriptors are open than the capacity, close unused descriptors of synced files.
+        Call this after a sync."""
         with self._lock:
             self._evict()
 

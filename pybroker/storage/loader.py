@@ -151,7 +151,7 @@ def _open(
     now_ms: int,
 ) -> Opened:
     """Open the log. Recovery skips the batches that `known` declares intact. Raises StorageError.
-    Raises CorruptionError if a later step reads a skipped batch and finds it corrupt."""
+    Raises CorruptionError if a step after recovery reads a skipped batch and finds it corrupt."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:

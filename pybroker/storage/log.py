@@ -60,7 +60,7 @@ class Log:
 
     @property
     def durable_end(self) -> int:
-        """The end offset of the records that count as durable under flush.messages."""
+        """The end offset of the records that are synced or need no sync under flush.messages."""
         if self.config.flush_messages == NEVER or self.damage is not None:
             return self.segments.active.end[1]
         return self._durability.counted_end(self.log_end_offset)
@@ -401,7 +401,7 @@ class Log:
 
     @contextlib.contextmanager
     def _cutting(self, offset: int) -> Iterator[None]:
-        """Return a context for a truncation to `offset`; it blocks flushes in other threads."""
+        """Return a context for a truncation to `offset`: flushes in other threads wait."""
         with self.changes.noted(self.topic_partition), self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
             self._segment_roll.room = NO_ROOM
@@ -470,8 +470,8 @@ class Log:
 
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
         """Make all appended records durable; with `closed_only`, only those in closed segments.
-        Waits for the disk; any thread may call it. Raises BrokerError KAFKA_STORAGE_ERROR: the log
-        is then unusable, unless the disk was full."""
+        Waits for the disk. Any thread may call this method. Raises BrokerError KAFKA_STORAGE_ERROR.
+        The log is then unusable, unless the disk was full."""
         with self._making_durable():
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 

@@ -38,7 +38,7 @@ class Damage:
     """The first corrupt range of a log, at `position` in the file `path`. Records below `offset`
     stay readable.
 
-    - `is_whole`: only a leader epoch is wrong; all records are intact.
+    - `is_whole`: all records are intact, and only a leader epoch is wrong.
     - `is_doubt`: a batch header contradicts the epoch file, and either may be wrong.
     """
 
@@ -141,8 +141,8 @@ class Flushable(Protocol):
 class LogOwner:
     """The callbacks of a log to the log manager.
 
-    - `lowering`: lowers a partition's checkpointed values to at most an offset. Called before and
-      after each truncation, because another thread may checkpoint meanwhile.
+    - `lowering`: lowers a partition's checkpointed values that are above an offset to this offset.
+      Called before and after each truncation, because another thread may checkpoint meanwhile.
     - `failed`: a failure has ended the use of the log.
     - `refused`: a write has failed on a full disk; the log stays usable.
     - `sync_due`: asks for a flush because of flush.messages. If the result is False, the log

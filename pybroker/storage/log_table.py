@@ -19,8 +19,8 @@ from pybroker.storage.log import Log
 class LogTable:
     """The logs of a broker, and the log directory (`home`) of each log.
 
-    Invariant: `logs` and `home` have the same partitions. Changes of them or of the checkpoints
-    need `lock`. Never take `lock` while holding a log's own lock.
+    Invariant: `logs` and `home` have the same partitions. Hold `lock` to change `logs`, `home` or
+    the checkpoints. Never take `lock` while holding a log's own lock.
     """
 
     def __init__(self, directories: DirectorySet, disk: Disk, rng: Rng) -> None:

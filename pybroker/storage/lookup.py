@@ -68,9 +68,9 @@ def checked_batches(
     data: Buffer, expected: int, epoch: int, epoch_max: int
 ) -> list[tuple[int, BatchHeader]]:
     """Return position and header of each whole batch in the leader's `data`. Raises BrokerError
-    CORRUPT_MESSAGE if a checksum is wrong, a batch overlaps the previous batch, or a leader epoch
-    falls or exceeds `epoch_max`. For the first batch, the previous batch has the end `expected` and
-    the leader epoch `epoch`."""
+    CORRUPT_MESSAGE if a checksum is wrong, a batch overlaps the batch before it, or a leader epoch
+    decreases or exceeds `epoch_max`. The batch before `data` ends at offset `expected`, and has the
+    leader epoch `epoch`."""
     try:
         batches = list(iter_headers(data))
     except CorruptionError as error:
@@ -255,9 +255,9 @@ def end_without(segments: Segments, offset: int) -> int:
 def rebuild_producers(
     segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:
-    """Return the producer state at the log end, from the newest snapshot up to `snapshot_max` and
-    the later batches. `seen_ms` counts as the append time of these batches. Also restores
-    transaction index entries after a crash."""
+    """Return the producer state at the log end. It is built from the newest snapshot at or below
+    `snapshot_max`, and from the batches after that snapshot. `seen_ms` counts as the append time of
+    these batches. Also restores transaction index entries after a crash."""
     first, end = segments.first.base_offset, segments.active.next_offset
     for segment in segments.all:
         if segment.transactions.is_in_doubt:

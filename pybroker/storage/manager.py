@@ -186,7 +186,7 @@ class LogManager:
 
     @property
     def gave_up(self) -> bool:
-        """Whether this start found a log directory whose loss the operator has accepted."""
+        """Whether the operator gave up a log directory (accepted its loss) before this start."""
         return bool(self._directories.given_up)
 
     @property

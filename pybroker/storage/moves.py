@@ -2,8 +2,8 @@
 
 The log is copied into a directory `*-future`, which gets the usual name shortly before the copy
 replaces the original. If the broker is killed while both directories have the usual name, the next
-start uses the longer log, unless that log is marked as outdated. A truncation shortens the log in
-use, so the other log is marked as outdated first.
+start uses the longer log, unless that log is marked as outdated. Before a truncation shortens the
+log in use, a log that has the usual name but is not in use is marked as outdated.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare the move for a truncation of the log in use to `offset`. The next step truncates
-        an unfinished copy too. If a restart could use the log that is not in use, mark that log as
-        outdated.
+        """Prepare the move for a truncation: the log in use will be truncated to `offset`. The next
+        step truncates an unfinished copy too. If a restart could use the other log instead, mark
+        the other log as outdated.
 
         Call this before the truncation, while holding the lock of `LogTable`. Waits for the disk.
         Raises BrokerError KAFKA_STORAGE_ERROR: the caller must not truncate then.
@@ -181,7 +181,7 @@ class ReplicaMove:
 
     def copy(self) -> bool:
         """Copy up to `SLICE_BYTES` of batches. Return whether the copy has reached the log end
-        offset that the original had at the call. Raises MoveCancelled, BrokerError,
+        offset that the source log had when this call began. Raises MoveCancelled, BrokerError,
         StorageError."""
         with self._lock:
             self._require_wanted()
@@ -280,8 +280,8 @@ class ReplicaMove:
             )
 
     def stay(self) -> None:
-        """Remove the file `pybroker.moving`, because the original stays in use. Without effect once
-        the copy has replaced the original. Waits for the disk."""
+        """Remove the file `pybroker.moving`, because the original stays in use. Does nothing if the
+        copy has replaced the original. Waits for the disk."""
         path = f"{self.source.directory}/{MOVING_AWAY}"
         try:
             if not self.done and self._disk.exists(path):
@@ -342,7 +342,7 @@ class ReplicaMove:
         self._disk.sync_dir(self.target.path)
 
     def forget_origin(self) -> None:
-        """Remove the file `pybroker.moved` from the copy's directory."""
+        """Remove the file in the copy's directory that names the original's log directory."""
         self._disk.unlink(f"{self.log.directory}/{MOVED_HERE}")
 
     def _require_wanted(self) -> None:
@@ -379,8 +379,8 @@ def forget_move(log: Log, disk: Disk) -> None:
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
     """Return (log to keep, log to remove) for an original and its copy after an interrupted move.
-    Remove the log that is marked as outdated, else the shorter log, else the original. Raises
-    CorruptionError if neither log is marked as a copy."""
+    The log to remove is the log marked as outdated, else the shorter log, else (equal lengths) the
+    original. Raises CorruptionError if neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

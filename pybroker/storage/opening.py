@@ -200,9 +200,9 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Settle each interrupted move of which only one log remains. Close that log if the other
-        log directory is offline or lost, since the other log may have newer records. Keep the log
-        open if the operator accepts the loss."""
+        """Settle each interrupted move of which only one log remains. If the directory of the other
+        log is offline or lost, close the remaining log: the other log may have newer records. If
+        the operator has accepted the loss of that directory, keep the remaining log open."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):

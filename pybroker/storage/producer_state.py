@@ -72,8 +72,8 @@ class ProducerEntry:
 @dataclass(slots=True, eq=False)
 class Verification:
     """The guard of a transaction's first append to a partition (KIP-890). The leader appends only
-    if the guard still exists after the transaction coordinator's confirmation. A marker of the
-    producer removes the guard."""
+    if the guard still exists after the transaction coordinator's confirmation. A transaction marker
+    of the same producer removes the guard."""
 
     started_ms: int
     epoch: int
@@ -191,7 +191,7 @@ class ProducerState:
           earlier batch of the transaction is missing. An unknown producer may begin with any
           sequence.
         - INVALID_TXN_STATE: the batch is not transactional although a transaction is open, or
-          begins a transaction without an existing `guard`.
+          begins a transaction but `guard` is None or has been removed.
         - TRANSACTION_COORDINATOR_FENCED: the marker comes from a replaced coordinator.
         """
         entry = self.entries.get(header.producer_id)
@@ -361,8 +361,8 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove each producer without an open transaction that has not appended for
-        `expiration_ms`, and each guard (`Verification`) begun at least that long ago. Return the
+        """Remove each producer that has no open transaction and has not appended for
+        `expiration_ms`. Remove each guard (`Verification`) begun at least that long ago. Return the
         number of removed producers."""
         expired = [
             producer_id

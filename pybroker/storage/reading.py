@@ -12,7 +12,8 @@ _HINTS_MAX: Final = 64
 
 
 class NotCached(PybrokerError):
-    """Raised if a lookup would have to wait for the disk. The caller repeats it in a thread."""
+    """Raised if a lookup would have to wait for the disk. The caller repeats the lookup in a
+    thread."""
 
 
 def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffer:

@@ -78,8 +78,8 @@ def scan(
     may_have_gaps: bool = True,
 ) -> ScanEnd:
     """Call `visit` for each valid batch in `file` from `position` on, and return the end of the
-    valid batches. If `may_have_gaps` is False, a batch after an offset gap is valid only if another
-    complete batch follows."""
+    valid batches. With `may_have_gaps` False, the last batch is invalid if it begins after an
+    offset gap."""
     chunk = b""
     start = position
     while position < size:
@@ -225,7 +225,8 @@ def recover(
     - `floor_offset`: a log that ends below this offset is damaged.
     - `gapless_from`: a gap between two segments must end at or below this offset.
     - `trusts_indexes`: True if neither the machine nor a disk has failed, so all written bytes are
-      there. If False, rebuild the index files; an invalid whole batch may be a torn tail.
+      there. If False, rebuild the index files, and count an invalid whole batch as a possible torn
+      tail.
     - `accepts_loss`: cut off all records from the first corrupt range on.
     """
     first = max(

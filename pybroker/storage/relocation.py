@@ -29,8 +29,8 @@ A further request replaces the oldest one."""
 
 
 class Relocations:
-    """The running moves, and the requested log directories of partitions without a log. Invariant:
-    a partition has at most one move."""
+    """The running moves of logs between log directories, and the requested log directories of
+    partitions without a log. Invariant: a partition has at most one move."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Relocations:
     # -- requested directories
 
     def request_directory(self, partition: TopicPartition, path: str) -> None:
-        """Record that a client wants the partition's log, when created, in the log directory
+        """If the partition has no log yet, record that a client wants the log in the log directory
         `path`. Raises BrokerError LOG_DIR_NOT_FOUND if `path` is not in log.dirs;
         KAFKA_STORAGE_ERROR if the directory is offline."""
         directory = self._target(path)
@@ -142,8 +142,8 @@ class Relocations:
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
         """Complete a move after `swap`: make the copy durable, and remove the old log from the log
-        directory `origin`. Waits for the disk. Raises BrokerError, StorageError; the old log is
-        then kept in a directory `*-stray`."""
+        directory `origin`. Waits for the disk. Raises BrokerError, StorageError. After an error, an
+        old log that was not yet renamed for deletion is kept in a directory `*-stray`."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None
@@ -173,9 +173,9 @@ class Relocations:
         log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Prepare the partition's move, if any, for a truncation of the log to `offset`. Waits
-        for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; the caller must then not truncate
-        the log."""
+        """Prepare the partition's move, if any, for a truncation of the log to `offset`. Waits for
+        the disk. If the disk fails or is full, raises BrokerError KAFKA_STORAGE_ERROR. The caller
+        must then not truncate the log."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
@@ -183,8 +183,8 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """End the interrupted moves of these partitions, for which the operator has accepted the
-        loss of records. Waits for the disk."""
+        """Remove the files that mark interrupted moves of these partitions, because the operator
+        has accepted the loss of the partitions' records. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:

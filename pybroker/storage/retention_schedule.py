@@ -20,7 +20,7 @@ may have been lost, or the time limit for idle producers may have changed."""
 
 class RetentionSchedule:
     """The logs that retention has to check. `changes` yields the partitions whose log or high
-    watermark has changed. Use it from the event loop only."""
+    watermark has changed. Use the schedule from the event loop only."""
 
     def __init__(self, changes: ChangeReader, log_of: Callable[[TopicPartition], Log | None]):
         self._changes = changes
@@ -35,9 +35,9 @@ class RetentionSchedule:
         return [key for key in found if self._log_of(key) is not None]
 
     def looked_at(self, key: TopicPartition, now_ms: int, busy: Container[TopicPartition]) -> None:
-        """Schedule the next check of a log that `due` has returned. If the log is in `busy`, or the
-        log cleaner reads it, retention has skipped the log, and the next `due` returns the log
-        again. `now_ms` is in ms since 1970."""
+        """Schedule the next check of a log that `due` has returned. If retention had to skip the
+        log, the next `due` returns the log again. Retention skips a log that is in `busy` or that
+        the log cleaner reads. `now_ms` is in ms since 1970."""
         log = self._log_of(key)
         if log is None:
             return
@@ -51,8 +51,8 @@ class RetentionSchedule:
 
 
 def _ends(log: Log) -> Iterator[int]:
-    """Yield one time (ms since 1970): when the oldest segment becomes older than retention.ms.
-    Yield nothing if no time limit applies, or if the segment cannot be read."""
+    """Yield the time (ms since 1970) when the oldest segment becomes older than retention.ms. Yield
+    nothing if no time limit applies, or if the segment cannot be read."""
     first, config = log.segments.first, log.config
     if first.size and config.deletes and config.retention_ms != UNLIMITED:
         try:

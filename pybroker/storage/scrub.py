@@ -36,8 +36,8 @@ EpochOf = Callable[[int], int]
 
 
 class Whole(NamedTuple):
-    """The end of the valid batches at the start of some data. `position` is the byte position of
-    this end. `next_offset` is the offset after the last valid record."""
+    """How far some data, from its start, consists of valid batches. `position` is the byte position
+    after the last valid batch. `next_offset` is the offset after the last valid record."""
 
     position: int
     next_offset: int
@@ -143,8 +143,8 @@ def _bounded(epoch_of: EpochOf, epoch_max: int) -> EpochOf:
 
 
 def _segment_at(log: Log, place: Place) -> Segment | None:
-    """Return the segment that contains `place`. If this segment was deleted, return the next one;
-    None if there is none."""
+    """Return the segment that contains `place`. If this segment was deleted, return the next
+    segment. Return None if there is no next segment."""
     return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
 
 

@@ -38,7 +38,8 @@ class Segment:
     threads may read at the same time.
 
     Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is above all
-    offsets in the segment; in a compacted or unscanned segment, perhaps by more than 1.
+    offsets in the segment. In a compacted or unscanned segment, offsets just below `next_offset`
+    may be missing.
     """
 
     def __init__(
@@ -339,8 +340,8 @@ class Segment:
         `offset`.
 
         Return None if the segment has no record at or after `offset`. Return b"" if the first batch
-        is not below `upper_offset`, or is longer than `max_bytes` without `at_least_one_batch`.
-        Raises NotCached and CorruptionError.
+        is not below `upper_offset`. Without `at_least_one_batch`, return b"" also if this batch is
+        longer than `max_bytes`. Raises NotCached and CorruptionError.
         """
         # Read before `end`: if the segment is truncated meanwhile, new hints go into a dictionary
         # that is no longer used.

@@ -62,8 +62,9 @@ def decide(directory: str, base_offset: int, disk: Disk) -> None:
 
 
 def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Disk) -> None:
-    """Remove the files of the `replaced` segments (their base offsets), and give the files `*.swap`
-    of the new segment their final names. Idempotent; the caller syncs the directory."""
+    """Remove the files of the `replaced` segments (their base offsets), and give the files
+    `*.swap` of the new segment their final names. Idempotent. The caller must sync the directory
+    afterwards."""
     for base in replaced:
         for kind in (_LOG, *_SIDES):
             if base != base_offset:  # the renames below replace the files of `base_offset`

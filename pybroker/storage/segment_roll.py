@@ -25,8 +25,8 @@ def is_due(
     age_ms: int,
 ) -> bool:
     """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
-    batches still to be written to `active`. The age of `active` is measured by record timestamps;
-    if one is missing, it is `age_ms`."""
+    batches still to be written to `active`. The age of `active` is measured by record timestamps,
+    or is `age_ms` if a timestamp is missing."""
     if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
         return True
     size = active.size + pending_bytes
@@ -81,8 +81,8 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Record a new segment, begun at the wall-clock time `now_ms`. For a new configuration,
-        `now_ms` is 0, and the active segment keeps its age."""
+        """Record that a new segment was begun at the wall-clock time `now_ms`. If `now_ms` is 0,
+        record only that the configuration is new: the active segment keeps its age."""
         self.room = NO_ROOM
         """The limits for the next batch in the active segment; NO_ROOM if they are unknown."""
         self._begun_ms = now_ms or self._begun_ms

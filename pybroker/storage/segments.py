@@ -107,7 +107,7 @@ class Segments:
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """Return the segment with the largest base offset that is at most `offset`, and all later
-        segments. Return all segments if `offset` is below the first one."""
+        segments. Return all segments if `offset` is below the first segment."""
         segments = self._state
         if segments and segments[-1].base_offset <= offset:
             return segments[-1:]
@@ -124,8 +124,8 @@ class Segments:
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
         """Take these segments out of the log, and rename their files to `*.deleted` in the given
-        order. A crash between two segments must leave no gap in the log. `remove_doomed` removes
-        the renamed files after the wall-clock time `due_ms`."""
+        order. The order must be such that a crash between two segments leaves no gap in the log.
+        `remove_doomed` removes the renamed files after the wall-clock time `due_ms`."""
         removed = list(gone)
         with self._swap:
             self._set(tuple(segment for segment in self._state if segment not in removed))
@@ -154,8 +154,8 @@ class Segments:
             self._mark_end()
 
     def _mark_end(self) -> None:
-        """If compaction has removed the last batch before the log end offset, begin an empty
-        segment there, durably. The segment's file name preserves the log end offset."""
+        """If compaction has removed the last batch before the log end offset, durably begin an
+        empty segment at the log end offset. The segment's file name preserves this offset."""
         active, end = self.active, self.active.next_offset
         if active.base_offset < end and self._has_gap_before(end):
             active.seal()
@@ -173,9 +173,9 @@ class Segments:
 
     def replace(self, old: Sequence[Segment], new: Segment, generation: int) -> Segment:
         """Replace the consecutive segments `old` by the cleaned segment `new`, which covers the
-        same offsets. The files `*.cleaned` must already be synced and closed. `generation` is
-        `self.generation` from the begin of the cleaning. Return the new segment with its final file
-        names. Waits for the disk.
+        same offsets. The files `*.cleaned` must already be synced and closed. `generation` is the
+        value that `self.generation` had when the cleaning began. Return the new segment with its
+        final file names. Waits for the disk.
 
         Raises StorageError, and changes nothing, if the log was truncated or closed during the
         cleaning.

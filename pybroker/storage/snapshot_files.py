@@ -1,5 +1,5 @@
-"""The producer snapshots of one log: listing, writing and loading them. Snapshots are not synced; a
-checksum reveals a damaged one, and the broker then loads an older one."""
+"""Lists, writes and loads the producer snapshots of one log. Snapshots are not synced. If the
+checksum of a snapshot is wrong, the broker loads an older snapshot."""
 
 from __future__ import annotations
 

@@ -130,7 +130,8 @@ class TxnIndex:
         self, from_offset: int, *, cached_only: bool = False
     ) -> Iterator[AbortedTransaction]:
         """Yield the entries whose marker is at `from_offset` or later, in the order of the markers.
-        Raises CorruptionError; with `cached_only` NotCached."""
+        Raises CorruptionError. With `cached_only`, raises NotCached if a read would wait for the
+        disk."""
         file = self._opened()
         if file is None:
             return

@@ -281,9 +281,9 @@ class Cluster:
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
         """Delay each piece of data (at most 64 KiB) by `seconds` plus a random time of up to
-        `jitter` seconds, in order. `to` names the delayed connections: those of brokers with
-        `"zookeeper"`, with `"clients"`, or among `"brokers"`; None means all. Requires
-        `proxied=True`."""
+        `jitter` seconds, in order. `to` selects the connections: `"zookeeper"` (from brokers to
+        ZooKeeper), `"clients"` (from clients to brokers), `"brokers"` (between brokers), or None
+        (all). Requires `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:

@@ -26,8 +26,9 @@ class Side(Enum):
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in a proxy to which the isolated broker connects. In this
-        proxy, data to the isolated broker is data from the target (ZooKeeper or another broker)."""
+        """Return the directions to cut in a proxy to which the isolated broker connects. The
+        proxy's target is ZooKeeper or another broker. Data to the isolated broker comes from this
+        target."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 

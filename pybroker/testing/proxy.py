@@ -13,8 +13,8 @@ __all__ = ["ANYBODY", "BOTH", "Direction", "Tap", "TcpProxy"]
 
 
 class TcpProxy:
-    """A proxy on a port of 127.0.0.1. A fault is in effect when its method returns. The constructor
-    raises OSError if the port is in use."""
+    """A proxy on a port of 127.0.0.1. When a method that sets a fault returns, the fault is already
+    in effect. The constructor raises OSError if the port is in use."""
 
     def __init__(self, target: tuple[str, int], *, port: int = 0) -> None:
         self._loop = LoopThread("tcp-proxy")

@@ -1,5 +1,5 @@
-"""The choice of free ports for a test's servers, and a search for the process that has a TCP
-connection (Linux only)."""
+"""Chooses free ports for a test's servers. Finds the process that has a TCP connection from a given
+port (Linux only)."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def decode_message(
     to_the_end: bool = True,
 ) -> MessageT:
     """Decode a message at the start of `body`. Fields of kind `records` are slices of `body`.
-    `elements_max` limits the elements of all arrays together. Raises MalformedInput, with
-    `to_the_end` also if bytes follow the message."""
+    `elements_max` limits the elements of all arrays together. Raises MalformedInput. With
+    `to_the_end`, bytes after the message are an error too."""
     data = body if type(body) is memoryview else memoryview(body)
     try:
         message, end = decoder(message_class, version, flexible)(data, elements_max)

@@ -92,8 +92,8 @@ Result = TypeVar("Result")
 
 
 def memoized(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a function: its result for each combination of arguments is computed once. Unlike
-    `functools.cache`, it keeps the type of `function`."""
+    """Decorate a function, so that it computes its result for each combination of arguments only
+    once. Unlike `functools.cache`, this decorator keeps the type of `function`."""
     cached: Any = functools.cache(function)
     return cast("Callable[Parameters, Result]", cached)
 
@@ -221,7 +221,7 @@ def records(
 
 
 def optional(element: type[MessageT], meaning: str, **bounds: Unpack[Bounds]) -> MessageT | None:
-    """Declare a tagged field for a nested structure; None if the message omits the field."""
+    """Declare a tagged field for a nested structure. The field is None if the message omits it."""
     wire = Wire(Kind.STRUCT, meaning, element=element, **bounds)
     value: MessageT | None = _specifier(wire, None)
     return value

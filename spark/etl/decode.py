@@ -1,5 +1,5 @@
-"""Decodes the keys and values of records with the columns of Spark's Kafka source. A null key or
-value is no error."""
+"""Decodes the keys and values in a DataFrame that has the columns of Spark's Kafka source. A null
+key or value is no error."""
 
 from __future__ import annotations
 

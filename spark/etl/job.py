@@ -108,7 +108,7 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if a replay (`written`) missed records of the commit to replace
+        """Raise OutputError if a replay (`written`) missed records of the commit that it replaces
         (`old`)."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [

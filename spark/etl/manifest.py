@@ -1,4 +1,5 @@
-"""The stored documents of a job. An unknown version or a missing field raises OutputError."""
+"""The JSON documents that a job stores in its output. An unknown version or a missing field raises
+OutputError."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class AttemptWriter:
 
 @dataclass(frozen=True)
 class OutputFile:
-    """A Parquet file of a result. `size` is in bytes. `path` is relative to the output or, for dead
-    letters, to their folder."""
+    """A Parquet file of a result. `size` is in bytes. `path` is relative to the output folder. For
+    dead letters, `path` is relative to their folder."""
 
     path: str
     size: int

@@ -24,7 +24,7 @@ class RunResult:
 
     - `state`: `committed`, `committed-elsewhere` (by another process), `nothing-new` or `planned`
       (a dry run)
-    - `revision`: the number of replays
+    - `revision`: how often the run was replayed
     - `rows_read`: None if the records were not counted
     - `lost`: ranges deleted before the run read them, each as (topic, partition, first offset, next
       offset)

@@ -1,5 +1,5 @@
-"""Writes tables as Parquet files into the folder of an attempt. Before that, compares the columns
-of the table with those of the output."""
+"""Compares the columns of a table with the columns of the output so far, and writes the table as
+Parquet files."""
 
 from __future__ import annotations
 

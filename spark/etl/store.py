@@ -28,7 +28,7 @@ _FOLDERS: Final = (layout.PLANS, layout.ATTEMPTS, layout.COMMITS)
 
 
 class Store:
-    """Stores and reads the documents of one output."""
+    """Stores and reads the plans, attempts and commits of one output."""
 
     def __init__(self, output: Path, files: Files | None = None) -> None:
         self.output = output
@@ -157,8 +157,8 @@ class Store:
 
     @contextmanager
     def attempt_lock(self, writer: AttemptWriter) -> Iterator[AttemptName]:
-        """Lock an attempt during the block, so that no process removes the attempt as an orphan.
-        After an exception, the lock file stays, unlocked."""
+        """Lock an attempt inside the `with` block, so that no process removes the attempt as an
+        orphan. After an exception in the block, the lock file stays, unlocked."""
         name = AttemptName(writer.seq, writer.attempt)
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         temporary = path.parent / layout.temporary_file()

@@ -53,7 +53,7 @@ from pybroker.ports import Clock, Rng
 class Admin:
     """The admin client: it manages topics, partitions, options, log directories and groups.
 
-    `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms. Every
+    `timeout_ms` limits an operation including its retries. None means default.api.timeout.ms. Every
     operation raises Closed if the client is not open.
 
         async with Admin("localhost:9092") as admin:

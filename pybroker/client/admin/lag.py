@@ -189,9 +189,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the log start offset, the last stable offset and the high watermark. After a change of
-    leader between the requests, replace an offset that is smaller than a preceding one by the
-    preceding one."""
+    """Return the log start offset, the last stable offset and the high watermark. If the leader
+    changed between the requests, these offsets may not ascend. An offset that is too small is then
+    raised to the preceding one."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

@@ -2,7 +2,7 @@
 possible.
 
 In a chain of members, each passes one partition to the next. An assignment is balanced if no chain
-ends at a member with at least two partitions fewer than the first.
+ends at a member with at least two partitions fewer than the chain's first member.
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ class Committer:
         self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
-        """Call `settle`, then cancel the commits that have not ended. If the last call of `settle`
-        has reached its time limit, do not call `settle` again."""
+        """Call `settle`, unless the previous call of `settle` reached its time limit. Then cancel
+        the commits that have not ended."""
         try:
             if not self._gave_up:
                 await self.settle()

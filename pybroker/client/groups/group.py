@@ -134,7 +134,7 @@ class Group:
     def _identity_now(self, at_call: Identity | None) -> Identity:
         """Return the member's identity for an OffsetCommit request. `at_call` is the identity at
         the call of `commit`, or None to skip the comparison. Raises CommitFailed if the identity
-        has changed since: other members may have committed larger offsets."""
+        now differs from `at_call`, because other members can then have committed larger offsets."""
         if self.session.choice is None:
             if at_call is not None:
                 raise no_member(self._link.key)

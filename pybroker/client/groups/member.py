@@ -437,7 +437,7 @@ class Membership:
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
         """React to the error code of a Heartbeat or OffsetCommit response. If the member's identity
-        is now different from `sent`, react only if the coordinator has moved (FIND)."""
+        is now different from `sent`, react only if the coordinator must be looked up again."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)

@@ -33,8 +33,8 @@ class RebalanceListener:
         and commit the offsets."""
 
     def on_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """Called when the member has already lost these partitions: other members may read them,
-        and commits fail. Unless overridden, `on_lost` calls `on_revoked`."""
+        """Called when the member has already lost these partitions. Other members can already own
+        them, and commits fail. Unless overridden, `on_lost` calls `on_revoked`."""
         return self.on_revoked(partitions)
 
 

@@ -36,7 +36,7 @@ class Difference(NamedTuple):
 
 
 class Tally:
-    """Counts the records in batches, which are added in the order of offsets."""
+    """Counts the records of batches. The batches are added in the order of offsets."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -46,9 +46,9 @@ class Tally:
         yet."""
 
     def add(self, header: BatchHeader, batch: Buffer, first: int, beyond: int) -> None:
-        """Count the records of a batch with offsets from `first` up to, not including, `beyond`.
-        Raises CorruptionError if the batch is malformed; BrokerError if its records cannot be
-        decompressed."""
+        """Count the records of `batch` whose offsets are at least `first` and below `beyond`.
+        Raises CorruptionError if the batch is malformed. Raises BrokerError if the records cannot
+        be decompressed."""
         base = header.base_offset
         first, beyond = max(first, base), min(beyond, header.next_offset)
         if first >= beyond or not header.record_count:

@@ -172,9 +172,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """Report the changed parts that have no lost offsets. With `fail_on_data_loss`, raise
-        RangeFailed for the first of these parts; otherwise add these parts to `compacted`. The
-        validity check comes first: a recreated topic raises its own error."""
+        """First check the validity of the range, because a recreated topic raises its own error.
+        Then report the changed parts in which no offsets are lost. With `fail_on_data_loss`, raise
+        RangeFailed for the first of these parts; otherwise add these parts to `compacted`."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -309,8 +309,9 @@ class RangeFetcher:
         self._lose(cursor.end, self._wanted.end)
 
     def _settle(self, gaps: list[Gap], log_start: int) -> None:
-        """Record the offsets of `gaps` below `log_start` as lost, or raise RangeFailed with
-        `fail_on_data_loss`. The other offsets were compacted, which is no loss."""
+        """Record the offsets of `gaps` below `log_start` as lost. With `fail_on_data_loss`, raise
+        RangeFailed for the first gap with such offsets. All other offsets were compacted, which is
+        no loss."""
         for first, beyond in gaps:
             if log_start > first:
                 if self._fail_on_data_loss:

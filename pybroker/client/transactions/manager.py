@@ -179,8 +179,8 @@ class TransactionManager:
 
     def check_open(self, call: str, number: int | None = None) -> int:
         """Return the number of the open transaction. Raises TransactionConflict if no transaction
-        is open, or if its number is not `number`; TransactionError if the transaction or the
-        producer has failed."""
+        is open, or if the open transaction's number is not `number`. Raises TransactionError if the
+        transaction or the producer has failed."""
         self._require(call, State.OPEN)
         if number is not None and number != self.number:
             raise TransactionConflict(f"{call}: the transaction ended before the call was finished")
@@ -443,7 +443,8 @@ class TransactionManager:
         raise TransactionConflict(f"{call}: {self.state.value}; the call needs: {wanted}")
 
     def _refuse(self, reaction: Reaction, key: ApiKey, problem: ClientError) -> NoReturn:
-        """Change the state as the reaction demands, and raise the error."""
+        """Change the state as the reaction demands, and raise the TransactionError for
+        `problem`."""
         code = problem.code if isinstance(problem, ResponseError) else None
         # An abort cannot follow a commit that may have been processed.
         definite = not (self._commit_sent and self._in_doubt)

@@ -33,7 +33,7 @@ _Report = tuple[uuid.UUID, LogEndReport]
 
 class LogEndReports:
     """While `loop` runs, writes to ZooKeeper the log end offset of each replica on this broker
-    whose partition is orphaned."""
+    whose partition is orphaned: has no leader, no in-sync replica and no eligible replica."""
 
     def __init__(
         self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
@@ -103,8 +103,8 @@ class LogEndReports:
             self._told.update(reports)
 
     def _report_of(self, key: TopicPartition) -> _Report | None:
-        """Return the topic id and the due report of the partition; None if the partition is not
-        orphaned, the report is already written, or the broker's incarnation is unknown."""
+        """Return the partition's topic id and the report to write. Return None if the partition is
+        not orphaned, the report is already written, or the broker's incarnation is unknown."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):

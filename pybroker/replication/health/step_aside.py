@@ -56,9 +56,9 @@ class StepAside:
         return the new state. Return None without a write if `decide` returned None, or a node is
         missing or malformed.
 
-        With `raises_incarnation` the same multi increases the broker's incarnation, a number that
-        also grows with each registration: a fetch with an earlier incarnation cannot add the
-        replica to the ISR. Raises CoordError if all attempts fail.
+        With `raises_incarnation` the write also increases the broker's incarnation, a number that
+        grows with each registration too. A fetch with an earlier incarnation cannot add the replica
+        to the ISR. Raises CoordError if all attempts fail.
         """
         try:
             return await repeat_conditional_write(

@@ -24,8 +24,9 @@ WATERMARKS: Final = "monotone-watermarks"
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """Check the latest offsets (timestamp -1) from ListOffsets, by `decreased_offsets` and
-    `below_known_offsets`."""
+    """Check that the latest offsets (timestamp -1) that a client gets from ListOffsets never
+    decrease, and are above the offsets known to be committed. Answers of stale leaders are
+    exempt."""
     stale_leaders = StaleLeaders(history)
     yield from decreased_offsets(history, stale_leaders)
     yield from below_known_offsets(history, stale_leaders)
@@ -51,8 +52,9 @@ def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator
 
 
 def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that each latest offset from ListOffsets is above the offsets of all records read, or
-    acknowledged with acks=all, before the request. Answers of stale leaders are exempt."""
+    """Check that each latest offset from ListOffsets is above the offsets of committed records.
+    These are all records that clients read, or that were acknowledged with acks=all, before the
+    request. Answers of stale leaders are exempt."""
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, at, offset, op in history.committed():
         known[partition].append((at, offset, op))

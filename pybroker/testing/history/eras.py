@@ -3,7 +3,7 @@ the topic, or a recorded data loss, ends one era and begins the next.
 
 The last era keeps the plain partition name. The names of earlier eras end with PAST and a number.
 For some time after the end of an era, a broker may still answer for that era, so operations in that
-time belong to no era. A read in that time proves only that the values it found were sent.
+time belong to no era. For a read in that time, the rules check only that its values were sent.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """A part of a partition's history (see the module). `begin` and `end` are in ns. `name` is a
-    suffix for the topic name."""
+    """A part of a partition's history (see the module), from `begin` to `end` (ns). In this era,
+    the topic name has the suffix `name`."""
 
     begin: float
     end: float
@@ -87,7 +87,8 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition with the name of its first era; None for None."""
+        """Return the partition under its name in its first era (see the module). Return None for
+        None."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -103,16 +104,16 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll, with its partition renamed for the era. If the poll is in no era, its
-        partition gets a unique name made from `number`, so that no rule compares the poll's offsets
-        with those of another poll."""
+        """Return the poll with the partition name of its era (see the module). If the poll is in no
+        era, its partition gets a unique name made from `number`, so that no rule compares the
+        poll's offsets with those of another poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition, with another topic name if the topic was created before the time
-        `at` and recreated after that time."""
+        """Return the partition. If the topic that existed at the time `at` was recreated later, the
+        returned partition has another topic name."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

@@ -41,8 +41,8 @@ class KeyedRecord(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KeyedRead:
     """The committed records that the reader `source` found from the offset `start` to below `end`.
-    Times are in ns. `is_final`: all producers had stopped before. `broker`: the broker whose files
-    were read; UNKNOWN for a client."""
+    Times are in ns. `is_final`: the read began after all producers had stopped. `broker`: the
+    broker whose files were read; UNKNOWN for a client."""
 
     partition: TopicPartition
     source: str

@@ -27,8 +27,8 @@ _ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
 def latest_kept(history: History) -> Iterator[Violation]:
     """Check that every read finds the last acknowledged record of each key, or a later record of
     the key. If the last acknowledged record is a tombstone, the read is also allowed to find
-    nothing. An earlier value is allowed only if it is possible that the replica has missed the
-    tombstone."""
+    nothing. A record before the tombstone is allowed only if the replica that was read possibly
+    missed the tombstone."""
     sends = _by_key(history)
     for read in _reads_without_loss(history):
         found = _last(read.records)
@@ -142,9 +142,9 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
-    """Return whether `candidate` may have replaced `last`, the last acknowledged record of the key,
-    and whether `read` can still lack `candidate`. A read can lack a record at or above `read.end`,
-    or a tombstone that compaction has removed."""
+    """Return True if `candidate` may have replaced `last`, the last acknowledged record of the key,
+    and `read` can still lack `candidate`. A read can lack a record at or above `read.end`, or a
+    tombstone that compaction has removed."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:

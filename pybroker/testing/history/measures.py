@@ -11,7 +11,7 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """Return the begin and the end (ns) of the fault named `what`; of several, the one at index
+    """Return the start and the end (ns) of the fault named `what`; of several, the one at index
     `number`. Raises IndexError."""
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]

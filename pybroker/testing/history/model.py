@@ -275,8 +275,8 @@ class Processed:
 @dataclass(slots=True)
 class Commit:
     """An offset commit by a group member. `offset` is that of the next record to read. The outcome
-    "info" means unknown. `ended` is the time of the answer, the error or the kill of the member; 0
-    if none."""
+    "info" means unknown. `ended` is the time of the answer, of the error, or of the member's kill;
+    0 if none."""
 
     group: str
     client: str

@@ -16,8 +16,8 @@ topic's name precedes it."""
 
 
 class Identity(NamedTuple):
-    """The origin of a value. `incarnation` counts the starts of the producer, `counter` the values
-    since this start."""
+    """The origin of a value. `incarnation` counts the starts of the producer. `counter` is the
+    value's number within its incarnation."""
 
     producer: str
     incarnation: int

@@ -53,8 +53,8 @@ def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[
 
 
 class BrokerLog(logging.Handler):
-    """A log handler that collects the error lines of brokers. A trace that is kept as text also
-    gets every line from INFO up."""
+    """A log handler that collects the error lines of brokers. If the environment keeps its trace as
+    text, the handler also adds all lines of level INFO and above to the trace."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(logging.ERROR if environment.lines is None else logging.INFO)

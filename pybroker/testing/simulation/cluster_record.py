@@ -50,7 +50,7 @@ class ClusterRecord:
     `states`, `lives` and `topic_ids` contain only topics and partitions that exist now."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
-        """The method `committed` adds the changes to `history`. `min_isr` is the default of
+        """The record adds each change that it receives to `history`. `min_isr` is the default of
         min.insync.replicas."""
         self.history = history
         self.states: dict[TopicPartition, State] = {}
@@ -164,9 +164,9 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record the data losses in the ZooKeeper node's content `data`, each leader epoch once.
-        Forget the epochs if the node was deleted (`data` is None): a recreated topic may use the
-        epochs again."""
+        """Add to the history each data loss that `data`, the content of a ZooKeeper node,
+        describes. A leader epoch is added only once. Forget the epochs if the node was deleted
+        (`data` is None): a recreated topic may use the epochs again."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition

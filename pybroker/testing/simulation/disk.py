@@ -122,8 +122,8 @@ class SimDisk:
         self.environment.note(f"{self.name} is replaced")
 
     def flip(self, path: str, bit: int) -> None:
-        """Flip one bit of a file, on the disk and in the cache. Raises FileNotFoundError;
-        IndexError if the bit is after the end of the file."""
+        """Flip one bit of a file, on the disk and in the cache. Raises FileNotFoundError if `path`
+        is no file, and IndexError if the bit is after the end of the file."""
         node = self.find(path)
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, f"{path} is no file of the disk {self.name}")

@@ -155,8 +155,8 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {length}")
 
     def put(self, node: FileNode, path: str, operation: str, position: int, data: bytes) -> None:
-        """Write `data` at the byte `position` of a file. Raises OSError, with nothing written;
-        ProcessKilled at a crash point, with `CrashPoint.after_bytes` bytes written."""
+        """Write `data` at the byte `position` of a file. Raises OSError if nothing was written. At
+        a crash point, write `CrashPoint.after_bytes` bytes, and raise ProcessKilled."""
         disk = self._disk
         if disk.faults.is_any:
             point = disk.faults.death(operation, path)

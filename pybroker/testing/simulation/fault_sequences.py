@@ -46,8 +46,8 @@ def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
 
 
 def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...]:
-    """Return faults that interrupt moves between log directories: for a random half of the seeds,
-    if brokers have several log directories."""
+    """Return faults that interrupt moves between log directories. Return none for a random half of
+    the seeds, and none if brokers have one log directory."""
     rng = random.Random(f"{seed}/moves")
     if options.log_dirs == 1 or rng.random() >= _INTERRUPTED:
         return ()

@@ -135,8 +135,8 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Make a random part of the length changes and written sectors durable. After a dropped
-        truncation, old bytes may follow new data."""
+        """Make a random part of the pending changes durable: whole changes of the length, and
+        single sectors of writes. After a dropped truncation, old bytes may follow new data."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:

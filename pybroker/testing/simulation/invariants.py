@@ -129,7 +129,7 @@ class Invariants:
 
     def _is_relied_on(self, broker: int, partition: TopicPartition) -> bool:
         """Return whether the replica must have all committed records. An in-sync or eligible
-        (KIP-966) replica must have them, unless the replica is doubted (see the module)."""
+        (KIP-966) replica must have them, unless the replica's disk may have lost data."""
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False

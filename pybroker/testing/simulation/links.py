@@ -54,8 +54,8 @@ class Links:
         self._cut.update((source, target) for target in targets)
 
     def heal(self, source: str, targets: Iterable[str]) -> None:
-        """Deliver again from `source` to each of `targets`. Waiting data arrives after a random
-        time, because TCP waits between retransmissions."""
+        """End the cut from `source` to each of `targets`. Waiting data arrives after a random time,
+        because TCP waits between retransmissions."""
         for target in targets:
             if (source, target) in self._cut:
                 self._cut.remove((source, target))

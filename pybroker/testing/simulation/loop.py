@@ -1,7 +1,7 @@
 """The event loop of one simulated process. It runs unmodified asyncio tasks and futures.
 
-Callbacks run in the order in which they were scheduled: the seed decides only times. A killed
-process runs no cleanup.
+Ready callbacks run in the order in which they became ready. The seed does not change this order,
+only the times. A killed process runs no cleanup.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ class _Search:
         self._tried = {str(schedule)}
 
     def is_better(self, schedule: Schedule) -> bool:
-        """Run the schedule, and return whether it fails; if so, store it as `best`. Return False,
-        without a run, for a schedule that was tried before or has a fault that does not fit
-        (`fits`)."""
+        """Run the schedule, and return whether it fails. If it fails, store it as `best`. Return
+        False without a run if the schedule was tried before, or if its options exclude one of its
+        faults."""
         text = str(schedule)
         if text in self._tried or not _is_fair(schedule):
             return False

@@ -61,8 +61,8 @@ class Application(Generic[T]):
 
     @property
     def result(self) -> T:
-        """Return the result of the coroutine. Raises the exception of the coroutine if it has
-        failed; SimulationError if it has not ended."""
+        """Return the result of the coroutine. If the coroutine has failed, raises its exception. If
+        the coroutine has not ended, raises SimulationError."""
         if self.error is not None:
             raise self.error
         if not self._result:
@@ -195,8 +195,8 @@ class Simulation:
     def run(
         self, main: Callable[..., Coroutine[Any, Any, T]], *args: Any, seconds: float = 60.0
     ) -> T:
-        """Run `main(*args)` to its end, and return its result. Raises the exception of `main`;
-        SimulationError after `seconds` of virtual time."""
+        """Run `main(*args)` to its end, and return its result. Raises the exception of `main`.
+        Raises SimulationError if `main` has not ended after `seconds` of virtual time."""
         application = self.start(main, *args)
         self.wait(lambda: not application.is_running, seconds=seconds)
         return application.result

@@ -264,8 +264,8 @@ class ConnectedSocket(SocketBase):
 
     def receive_into(self, buffer: memoryview) -> int:
         """Read data into `buffer`, and return the number of bytes; 0 is the end of data. Raises
-        BlockingIOError if no data has arrived; OSError, after all received data, if the connection
-        is lost."""
+        BlockingIOError if no data has arrived. Raises OSError if the connection is lost and all
+        received data has been read."""
         received = self._received
         if not received:
             return self._nothing_left()

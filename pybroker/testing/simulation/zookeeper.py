@@ -150,8 +150,8 @@ class ZooKeeper:
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
         """Return a new ZooKeeper client for the machine's present process. The caller must call
-        `start`, which first ends the sessions of earlier processes. `purpose` names a further
-        client of the process."""
+        `start`, which first ends the sessions of earlier processes. `purpose` distinguishes an
+        additional client from the process's main client."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:

@@ -446,8 +446,8 @@ class ZooKeeperSession:
     # ---- private: heartbeats
 
     def _later(self, name: str, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """Call `action(*args)` after `seconds`. This replaces an earlier call with the same `name`
-        that is still waiting. Do nothing if the client is closed."""
+        """Call `action(*args)` after `seconds`, unless the client is closed. Cancel the waiting
+        action with the same `name`, if any."""
         earlier = self._timers.pop(name, None)
         if earlier is not None:
             earlier.cancel()
@@ -479,8 +479,9 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Send a sync now, and again at fixed intervals. Break the connection instead if requests
-        wait and ZooKeeper has been silent for too long. `is_fresh`: never break the connection."""
+        """Send a sync now, and call this method again after a fixed time. If requests wait and
+        ZooKeeper has been silent for too long, break the connection instead of sending. `is_fresh`:
+        never break it."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

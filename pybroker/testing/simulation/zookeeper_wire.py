@@ -35,8 +35,8 @@ class ReadKind(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """An answer to a ZooKeeper request. `zxid` is the last transaction that the member had
-    applied."""
+    """An answer to a ZooKeeper request. `zxid` is the last transaction that the answering server
+    had applied."""
 
     zxid: int
     value: Any = None

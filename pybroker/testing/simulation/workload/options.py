@@ -1,4 +1,4 @@
-"""The options of the simulated clients, and short timeouts for them."""
+"""The options of the simulated clients. Their timeouts are short."""
 
 from __future__ import annotations
 
