@@ -56,8 +56,8 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
     """Return a field that declares a metric: several numbers that grow and shrink. The field is a
-    dict: key -> number. A key is a tuple of n values, for the last n of the `labels`. Each label
-    before these has one value for the whole dict."""
+    dict: key -> number. A key is a tuple with the values of the last labels. The first labels are
+    not in the key, because their values are the same for the whole dict."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 

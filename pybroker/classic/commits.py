@@ -22,10 +22,10 @@ _ATTEMPTS_MAX: Final = 10
 
 class Progress(NamedTuple):
     """The committed offsets of one partition (None: not committed). A new owner starts to read at
-    `start`. `stored` is the offset in the store to which this member commits.
+    `start`. `stored` is the offset in the store that offsets.storage names.
 
-    The two differ only with dual.commit.enabled: `start` is then the larger of the offsets in Kafka
-    and in ZooKeeper.
+    `start` and `stored` differ only with dual.commit.enabled: `start` is then the larger of the
+    offsets in Kafka and in ZooKeeper.
     """
 
     start: int | None

@@ -52,9 +52,10 @@ class Table(Protocol):
         Kafka's Cleaner.shouldRetainRecord retains. With `drops_tombstones` no tombstone is
         retained.
 
-        Return the position after the records, and about the retained records: the number, whether
-        any is a tombstone, the largest timestamp delta (0 if none), and the bytes (None if all are
-        retained). Raises CorruptionError if a record is damaged.
+        Return the position after the records, and four facts about the retained records: their
+        number, whether any is a tombstone, the largest timestamp delta (0 if none is retained), and
+        their encoded bytes (None if all records are retained). Raises CorruptionError if a record
+        is damaged.
         """
 
 

@@ -60,7 +60,8 @@ class Durability:
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
         """Return whether fewer than flush.messages records below the log end offset `end` are
-        unsynced. If so, all records below `end` count as durable from now on."""
+        unsynced. If so, the call also marks all records below `end` as durable, although some are
+        not synced."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end

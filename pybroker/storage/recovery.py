@@ -224,9 +224,8 @@ def recover(
 
     - `floor_offset`: a log that ends below this offset is damaged.
     - `gapless_from`: a gap between two segments must end at or below this offset.
-    - `trusts_indexes`: True if neither the machine nor a disk has failed, so all written bytes are
-      there. If False, rebuild the index files, and count an invalid whole batch as a possible torn
-      tail.
+    - `trusts_indexes`: True if neither the machine nor a disk has failed. If False, rebuild the
+      index files; a complete batch with a wrong checksum or header may then be a torn tail.
     - `accepts_loss`: cut off all records from the first corrupt range on.
     """
     first = max(

@@ -137,9 +137,9 @@ def _earlier(subscription: Subscription) -> Ownership:
 
 
 def _present(subscription: Subscription) -> Ownership:
-    """Return the partitions that a "cooperative-sticky" member reports as owned. Below version 2
-    of the subscription, the generation is in the user data: as a number, or in the format of
-    "sticky"."""
+    """Return the partitions that a "cooperative-sticky" member reports as owned, and the generation
+    in which it owned them. Before version 2 of the subscription, the generation is in the user
+    data: user data of 4 bytes is the generation, other user data has the format of "sticky"."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:
