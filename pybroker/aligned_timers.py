@@ -13,11 +13,11 @@ EARLY_S: Final = 0.002
 
 
 def aligned_due(now_s: float, wait_s: float) -> float:
-    """Return the due time (s, event loop's clock) of a timer that starts at `now_s`. From a
-    `wait_s` of TICK_S on, round the due time down to a multiple of TICK_S.
+    """Return the due time (s, event loop's clock) of a timer that starts at `now_s`. If `wait_s` is
+    at least TICK_S, the due time is rounded down to a multiple of TICK_S.
 
-    EARLY_S is added first, because an event loop may call a timer just before its due time. Without
-    EARLY_S, the next due time would be one TICK_S too early.
+    EARLY_S is added before the rounding, because an event loop may call a timer just before its due
+    time. Without EARLY_S, the next due time would be one TICK_S too early.
     """
     due_s = now_s + wait_s
     return due_s if wait_s < TICK_S else math.floor((due_s + EARLY_S) / TICK_S) * TICK_S

@@ -164,8 +164,8 @@ class CloseConnection(PybrokerError):
 
 
 class IllegalMove(PybrokerError):
-    """A state machine does not allow this transition: a bug, or in the controller an outdated
-    context, which the controller then reads again."""
+    """A state machine does not allow this transition. The cause is a bug, or in the controller an
+    outdated view of the cluster. The controller then reads the cluster's state again."""
 
 
 class CorruptionError(PybrokerError):

@@ -56,8 +56,8 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
     """Return a field that declares a metric: several numbers that grow and shrink. The field is a
-    dict: key -> number. A key is a tuple with the values of the last labels. The first labels are
-    not in the key, because their values are the same for the whole dict."""
+    dict: key -> number. A key is a tuple with the values of the labels. The first labels are left
+    out of the key if their values are the same for the whole dict."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 
@@ -141,8 +141,8 @@ class TimeMeter:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + weight
 
     def quantile_s(self, share: float) -> float:
-        """Return the quantile `share` (0 to 1) of the durations (s), at most one eighth too large,
-        or 0 without durations."""
+        """Return the quantile `share` (0 to 1) of the durations, in seconds; 0 without durations.
+        The result is at most one eighth too large."""
         return quantile_s(self.buckets, share)
 
 
@@ -282,8 +282,8 @@ class Metrics:
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """Return the topic's counters. All topics without a replica here share the counters `gone`:
-        clients' topic names must not fill the memory."""
+        """Return the topic's counters. All topics without a replica here share the counters `gone`,
+        so that the topic names in clients' requests cannot fill the memory."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:

@@ -85,10 +85,10 @@ def is_orphaned(state: PartitionState) -> bool:
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """Return the state with `isr` as its ISR. While the ISR has fewer than `required` replicas, no
-    record is committed. So replicas that leave the ISR become eligible, and eligible replicas
-    outside `isr` stay eligible (KIP-966). With `required` or more replicas in `isr`, no replica is
-    eligible. `required`: min.insync.replicas, at most the number of replicas."""
+    """Return the state with `isr` as its ISR. If `isr` has fewer than `required` replicas, no
+    record can be committed. In this case replicas that leave the ISR become eligible, and eligible
+    replicas outside `isr` stay eligible (KIP-966). Otherwise no replica is eligible. `required`:
+    min.insync.replicas, at most the number of replicas."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -111,9 +111,9 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """Whether a command names some partitions, all partitions, or only a part of all partitions. In
-    the last case, a series of commands together names all partitions. The numbers are those of
-    pybroker's own request field `extent`."""
+    """Whether a command names only some partitions, names all partitions, or belongs to a series of
+    commands that together name all partitions. The numbers are those of pybroker's own request
+    field `extent`."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""
@@ -138,8 +138,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
-    """The command to lead or to follow these partitions. If `extent` says that these are all
-    partitions, the broker's other logs are strays."""
+    """The command to lead or to follow `partitions`. After a complete list (see `Extent`), the
+    broker's logs of all other partitions are strays."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -181,9 +181,9 @@ class Everything:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Take the controller's next command. The caller must pass every command, in the order
-        of arrival. If this command ends the list of all partitions, return the list, otherwise
-        None."""
+        """Take the controller's next command. The caller must pass every command, in the order of
+        arrival. If this command completes the list of all partitions, return that list. Otherwise
+        return None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

@@ -283,8 +283,8 @@ class Coord(Protocol):
 
 class BrokerChannel(Protocol):
     """The controller's channel to one broker. Commands arrive in order. Methods raise BrokerError
-    if the broker rejects the whole command; another PybrokerError, OSError or TimeoutError if it is
-    unknown whether the command arrived."""
+    if the broker rejects the whole command. If it is unknown whether the command arrived, they
+    raise another PybrokerError, OSError or TimeoutError."""
 
     async def close(self) -> None:
         """Close the connection at once. Commands without an answer may be lost. Idempotent."""
@@ -351,9 +351,9 @@ class FetchLimits:
 
 
 class LeaderChannel(Protocol):
-    """A follower's channel to one leader. Methods may raise BrokerError if the leader rejects
-    the whole request; another PybrokerError, OSError or TimeoutError if the leader cannot be
-    reached."""
+    """A follower's channel to one leader. Methods may raise BrokerError if the leader rejects the
+    whole request. They may raise another PybrokerError, OSError or TimeoutError if the leader
+    cannot be reached."""
 
     async def fetch(
         self,
@@ -465,12 +465,12 @@ class PartitionLog(Protocol):
         """Append `records` (at least one) as one batch, and return the next offset. This method
         never yields to the event loop, and does not wait for the in-sync replicas (see
         `committed`). `timestamp_ms` (since 1970) is the timestamp of every record. `producer` must
-        be a result of `verified`. With `is_awaited` False, the append wakes no waiting follower
-        fetch.
+        be a result of `verified`. `is_awaited`: whether the append wakes the followers' waiting
+        fetches.
 
-        In addition to the errors of every method, raises BrokerError: NOT_ENOUGH_REPLICAS (for
-        acks=all) or MESSAGE_TOO_LARGE, and INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the
-        producer must not append.
+        In addition to the errors of every method, raises BrokerError: NOT_ENOUGH_REPLICAS (the
+        append uses acks=all), MESSAGE_TOO_LARGE, and INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if
+        the producer must not append.
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:

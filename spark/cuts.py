@@ -84,8 +84,8 @@ def compare(
     earlier: tuple[str, PartitionCut] | None,
     later: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
-    """Return the change of a partition. `earlier` and `later` are (topic id, range); at most one is
-    None, if its snapshot lacks the partition."""
+    """Return the change of a partition. `earlier` and `later` are (topic id, range) in each
+    snapshot, or None if the snapshot lacks the partition. At most one is None."""
     old, new = earlier and earlier[1], later and later[1]
     if earlier is None or old is None:
         assert new is not None

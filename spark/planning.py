@@ -122,7 +122,7 @@ async def plan(
 
 
 def plan_blocking(options: Mapping[str, str], spec: SnapshotSpec) -> Snapshot:
-    """Return a snapshot as `plan` does, from blocking code. `options` are client options with
+    """Call `plan` from blocking code, and return its snapshot. `options` are client options with
     Kafka's names, with or without the prefix `kafka.`. Raises ConfigError and the errors of
     `plan`."""
     parsed, _ = parse_range_options({"client.id": CLIENT_ID, **options})
@@ -266,9 +266,9 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 
 @dataclass(frozen=True, slots=True)
 class _Responses:
-    """The brokers' responses for each partition. `first`: log start offset. `last`: latest
-    offset. `at_start`, `at_end`: offsets of AtTime bounds. `epoch_ends`: for the leader epochs
-    in `since`."""
+    """The brokers' responses for each partition. `first`: log start offset. `last`: latest offset.
+    `at_start`, `at_end`: offsets of AtTime bounds. `epoch_ends`: end offset of the leader epoch
+    that the snapshot `since` has."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]

@@ -1,4 +1,5 @@
-"""Checks whether the ranges of a snapshot still have the same records.
+"""Checks whether the ranges of a snapshot still have the records that they had when the snapshot
+was taken.
 
 The brokers' responses do not show compaction. Compaction is found only by counting again, and only
 if the snapshot has record counts.
@@ -90,8 +91,9 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """Count the records again in those ranges that have record counts. Yield the error message of
-    each RangeFailed. Raises ConfigError, and any other ClientError."""
+    """Count the records again in those ranges that have record counts. Yield an error message for
+    each range that cannot be read or has changed (RangeFailed). Raises ConfigError, and any other
+    ClientError."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:
@@ -128,8 +130,8 @@ class Compaction(NamedTuple):
 async def compactions(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, Compaction | ClientError]:
-    """Return the compaction options of each topic. For a topic whose options cannot be read, return
-    the error instead. Raises ClientError."""
+    """Return the compaction options of each topic. For a topic whose options cannot be read, the
+    result has the error instead. Raises ClientError if the cluster does not answer."""
     calls = Calls(cluster)
     calls.opened = True
     described = await describe_configs(

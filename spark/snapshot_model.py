@@ -120,7 +120,7 @@ class Snapshot:
 
     def diff(self, previous: Snapshot) -> list[PartitionChange]:
         """Return the change of each partition since the snapshot `previous`, sorted by topic and
-        number."""
+        partition number."""
         before, after = previous._cuts(), self._cuts()
         return [compare(key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
 
@@ -275,7 +275,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def parse_snapshot(text: str) -> Snapshot:
-    """Return the snapshot in a document. Raises SnapshotError with every fault."""
+    """Return the snapshot in a document. Raises one SnapshotError that lists all faults."""
     try:
         document = json.loads(text, object_pairs_hook=object_of)
     except (ValueError, RecursionError) as error:

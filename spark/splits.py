@@ -70,9 +70,9 @@ def split(
 
 
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
-    """Return the pieces with moved first offsets. `starts`: (partition, first offset) -> new first
-    offset. A piece ends where the next piece of its partition begins. An empty piece is joined with
-    the piece before."""
+    """Move the first offsets of the pieces: `starts` maps (partition, first offset) to the new
+    first offset. Return the new pieces. A piece ends where the next piece of its partition begins.
+    An empty piece is joined with the piece before."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -128,9 +128,9 @@ async def pieces_of(
 def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return the `starts` for `align`. They move the start of each piece back to the start of a
-    part whose records were counted together. Pieces of partitions without record counts are
-    omitted."""
+    """Return new first offsets of the pieces, as the argument `starts` of `align`. A new first
+    offset is the start of the part whose records were counted together. Pieces of partitions
+    without record counts are omitted."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -148,8 +148,8 @@ def counted_starts(
 def with_counts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> list[PartitionRange]:
-    """Return the pieces with record counts added. A piece gets those counts in `ranges` whose
-    offsets all lie within the piece."""
+    """Return the pieces with record counts added. A piece gets a count of `ranges` if all offsets
+    of that count lie within the piece."""
     counted = {item.topic_partition: item for item in ranges if item.counts}
     return [
         counted[piece.topic_partition].part(piece.start, piece.end)

@@ -289,8 +289,8 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
-    """Return the last offset of the batch at `position` in the log. Raises Failure without a
-    complete batch of at most `limit` bytes."""
+    """Return the last offset of the batch at `position` in the log. Raises Failure if no complete
+    batch of at most `limit` bytes begins there."""
     if not 0 <= position <= log.size:
         raise Failure(
             f"{path}: an entry has the position {position}, but the log has only {log.size} bytes"

@@ -181,8 +181,8 @@ class LogFile:
 
 
 def base_offset(path: Path) -> int:
-    """Return the base offset in a segment's file name. If the name has no offset, raises OSError
-    for a file that does not exist, otherwise Failure."""
+    """Return the base offset in a segment's file name. If the name has no offset and the file does
+    not exist, raises OSError. If the name has no offset but the file exists, raises Failure."""
     name = path.name.split(".")[0]
     if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX):
         path.stat()  # raises OSError: "no such file" explains more than the fault of the name
@@ -266,7 +266,7 @@ def _dump_records(
     path: Path,
     complaints: Complaints,
 ) -> int:
-    """Print the records of a batch, and return the last offset."""
+    """Print the records of a batch, and return the offset of the last printed record."""
     records = log.records(batch)
     header = log.header(batch)
     for record in records:

@@ -52,8 +52,8 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedOffset],
     lags: Mapping[TopicPartition, PartitionLag],
 ) -> list[OffsetRow]:
-    """Return the rows of a group: first the partitions of members, the member with the most
-    partitions first, then other partitions with a committed offset. Raises MalformedInput."""
+    """Return the rows of a group: the partitions of each member, beginning with the member that has
+    the most, then other partitions with a committed offset. Raises MalformedInput."""
     rows = []
     read: set[TopicPartition] = set()
 
@@ -134,8 +134,8 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
     """Return the table of `consumer-groups --describe --members`. `verbose` adds the column
-    ASSIGNMENT. `shown` is False for a dead group and for a group without members. The columns then
-    have Kafka's default widths. Raises MalformedInput."""
+    ASSIGNMENT. `shown` is the result of `show_state`. With False, the columns have Kafka's default
+    widths. Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()

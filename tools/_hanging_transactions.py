@@ -34,7 +34,7 @@ class OpenProducer:
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The transactions to search; None means no limit. `broker`: only partitions with a replica on
-    this broker. `duration_ms`: only producers without a batch for longer than this."""
+    this broker. `duration_ms`: only producers that sent their last batch longer ago than this."""
 
     topic: str | None
     partition: int | None

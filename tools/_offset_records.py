@@ -12,8 +12,8 @@ from pybroker.tools._cli import Failure
 
 
 def offset_record_text(record: Record) -> tuple[str | None, str | None]:
-    """Return the key and the value of a record as text; (error message, None) if the record cannot
-    be decoded. Raises Failure for a record without a key."""
+    """Return the key and the value of a record as text. If the record cannot be decoded, return
+    (error message, None). Raises Failure for a record without a key."""
     if record.key is None:
         raise Failure(
             f"the record at offset {record.offset} has no key: --offsets-decoder is for the"

@@ -17,8 +17,8 @@ MIN_ISR_DEFAULT = 1
 @dataclass(frozen=True, slots=True)
 class Reports:
     """The flags of --describe that filter the report. A partition is printed if it matches any of
-    the partition filters, or if none is set. `overrides`: print only topics with options of their
-    own, without partitions."""
+    the partition filters, or if none is set. `overrides`: print only the topic lines of topics with
+    options of their own."""
 
     under_replicated: bool = False
     unavailable: bool = False

@@ -90,8 +90,8 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the shell. `options`: option letters in getopt's form. `least`, `most` (None: no
-    limit): the number of words after the options. With more than `most` words (ZooKeeper's
-    deprecated form), the command prints a notice. Except for `delete`, it also sets a watch."""
+    limit): the number of words after the options. More than `most` words are ZooKeeper's deprecated
+    form. Then a notice is printed and, unless the command is `delete`, a watch is set."""
 
     usage: str
     run: Callable[[Session, Call], None]
@@ -162,7 +162,7 @@ def meaning_of(error: Exception, path: str) -> str:
 
 
 def format_stat(stat: Any) -> str:
-    """Return the eleven lines that describe a node."""
+    """Return the metadata of a ZooKeeper node as eleven lines."""
     owner = stat.ephemeralOwner & (1 << 64) - 1
     return "\n".join(
         [

@@ -268,9 +268,9 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set auto_offset_reset to `start`, unless `start` is a number. Only --offset (`by_offset`)
-    replaces an existing value. Raises Failure if --from-beginning contradicts the existing
-    value."""
+    """Set auto_offset_reset to `start`, unless `start` is a number. An existing value is kept,
+    unless `start` comes from --offset (`by_offset`). Raises Failure if --from-beginning contradicts
+    the existing value."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(

@@ -141,8 +141,8 @@ def _execute(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Raise Failure unless the configured broker answers a request. The value of
-    advertised.listeners is ignored: a start script may set it for the broker's process only."""
+    """Raise Failure unless the configured broker answers a request. The check ignores
+    advertised.listeners, because this process may not have the value that the broker has."""
     settings = _settings(environment)
     properties = dict(settings.properties)
     properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")

@@ -128,10 +128,10 @@ def command(
     CONFIG is a server.properties file with Kafka's options. Without it, the broker listens on
     127.0.0.1:9092 and runs an embedded ZooKeeper.
 
-    With --brokers N, each broker has a process of its own. SIGTERM to a broker's process restarts
-    only this broker: the broker hands over its leadership, stops, and starts again with the current
-    content of CONFIG. For a rolling restart, send SIGTERM to one broker after the other. The line
-    "launched broker=I pid=PID" names each process.
+    With --brokers N, each broker has a process of its own. SIGTERM to a broker's process (not to
+    this command) restarts only this broker: the broker hands over its leadership, stops, and starts
+    again with the current content of CONFIG. For a rolling restart, send SIGTERM to one broker
+    after the other. The line "launched broker=I pid=PID" names each process.
     """
     try:
         properties = broker_properties(

@@ -23,8 +23,8 @@ class BrokerNotifier:
     """Sends the partitions' states and metadata to the live brokers during one controller's term.
     Owns the senders, from `open` to `close`.
 
-    `changed` has the partitions whose state was stored after the last `send_round`: partition ->
-    whether the state node was created after the last `send_round`.
+    `changed` has the partitions whose state was stored after the last `send_round`. A partition's
+    value is True if the state node was also created after the last `send_round`.
     """
 
     def __init__(

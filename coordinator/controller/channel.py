@@ -109,9 +109,9 @@ class PendingWork:
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """Let `take` return all four kinds of commands. `full_roles`: the queued roles (leader or
-        follower) are those of all replicas on the broker. `full_metadata`: the queued metadata
-        describes all partitions of the cluster."""
+        """Let `take` return all kinds of commands from now on. `full_roles`: the queued roles
+        (leader or follower) are those of all replicas on the broker. `full_metadata`: the queued
+        metadata describes all partitions of the cluster."""
         self._complete = True
         self._full_roles, self._full_metadata = full_roles, full_metadata
 
@@ -237,7 +237,7 @@ class BrokerSender:
         self._task.start(self._run)
 
     def wake(self) -> None:
-        """Let the task send the pending work. Call this after every change of `work`."""
+        """Let the sender's task send the pending work. Call this after every change of `work`."""
         self._wake.set()
 
     async def move(self, broker: Broker, channel: BrokerChannel) -> None:

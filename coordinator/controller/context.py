@@ -115,15 +115,16 @@ class ClusterContext:
         )
 
     def hosts_of(self, partition: Partition) -> Collection[int]:
-        """Return all live brokers of the cluster, except those that cannot open their replica of
-        the partition."""
+        """Return all live brokers, with or without a replica of the partition, except those that
+        cannot open their replica."""
         if not self.offline:
             return self.brokers
         key = partition.topic_partition
         return [broker for broker in self.brokers if key not in self.offline.get(broker, ())]
 
     def candidates_of(self, partition: Partition) -> Collection[int]:
-        """Return the brokers of `hosts_of` that are not in controlled shutdown."""
+        """Return all live brokers, except those in controlled shutdown or with an offline replica
+        of the partition."""
         hosts = self.hosts_of(partition)
         if not self.leaving:
             return hosts

@@ -50,9 +50,9 @@ class Handovers:
         self._look_at_brokers = look_at_brokers
 
     async def answer(self, event: HandoverAsked) -> None:
-        """Hand over the partitions that the broker leads. Complete the future `event.reply` with
-        the result, or with the exception if the controller refuses. Raises ControllerMoved,
-        CoordError."""
+        """Hand over the partitions that the stopping broker leads. Complete the future
+        `event.reply` with the result, or with the exception if the controller refuses. Raises
+        ControllerMoved, CoordError."""
         if event.reply.done():
             return  # the caller was cancelled, or this controller's term has ended
         try:

@@ -28,14 +28,15 @@ def offline(
     unclean: bool = False,
 ) -> Elected | None:
     """Return a new leader for a partition whose leader is lost; None if no replica may lead. The
-    candidates, best first; within a rank, the order of the assignment decides:
+    candidates have these ranks, best first:
 
     - a live ISR member that is not `stale`;
     - any live ISR member;
     - a live eligible leader replica (KIP-966);
     - with `unclean`, any live replica.
 
-    In the last three ranks, the new leader alone becomes the ISR.
+    Within a rank, the first one in the assignment is elected. In the last three ranks, the new
+    leader alone becomes the ISR.
     """
     in_sync = tuple(broker for broker in state.isr if broker in live and broker not in stale)
     for candidate in replicas:

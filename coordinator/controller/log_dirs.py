@@ -55,9 +55,9 @@ class LogDirFailures:
 
     async def _look_at(self, broker_id: int) -> None:
         """Read the states of all partitions with a replica on the broker. Elect missing leaders. If
-        the broker's replica is neither in the ISR nor an eligible leader replica, send the state to
-        the live replicas: the broker may have left the ISR by itself, and the leader may not know
-        the new ISR."""
+        the broker's replica is neither in the ISR nor an eligible leader replica, send the
+        partition's state to its live replicas. The broker may have left the ISR by itself, and the
+        leader may not know the new ISR."""
         services = self._services
         keys = [
             partition.topic_partition

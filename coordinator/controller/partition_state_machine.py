@@ -46,8 +46,8 @@ Decide = Callable[[Partition], StateWrite | None]
 
 
 class PartitionStateMachine:
-    """Moves the partitions of one context to new states. `notifier` gets the partitions whose state
-    was stored, `retries` those whose state could not be stored."""
+    """Moves the partitions in the controller's context to new states. `notifier` gets the
+    partitions whose state was stored, `retries` those whose state could not be stored."""
 
     def __init__(
         self,

@@ -13,8 +13,8 @@ from pybroker.model import TopicPartition
 class Retries:
     """The retries of one controller's term. Owns a timer, until `close`.
 
-    `partitions`: those whose state could not be stored. `removals`: whether nodes of a deleted
-    topic remain.
+    `partitions`: the partitions whose state could not be stored. `removals`: True if nodes of a
+    deleted topic remain.
     """
 
     def __init__(self, enqueue: Callable[[Event], None], backoff: Backoff) -> None:

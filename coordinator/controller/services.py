@@ -52,7 +52,8 @@ class ControllerSettings:
 
     - `stop_timeout_s`: the time limit for resigning
     - `rebalance`: None means no automatic preferred elections
-    - `elections`: measures how long the handling of each change of the live brokers takes
+    - `elections`: measures, for each change of the live brokers, how long the controller takes to
+      handle it
     """
 
     delete_topic_enable: bool = True

@@ -54,9 +54,9 @@ def longest(
 def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
-    """Return the state in which the ISR consists of the replicas with the longest log (`longest`),
-    and the first of them leads. Return None if the partition is not orphaned (see the module), or
-    if `longest` returns no replica."""
+    """Return the state in which the replicas that `longest` returns are the ISR, and the first of
+    these replicas is the leader. Return None if `longest` returns no replica, or if the partition
+    has a leader, an in-sync replica or an eligible leader replica."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))

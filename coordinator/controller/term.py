@@ -1,7 +1,7 @@
 """A controller's term, from the won election to the end: one handler for each event.
 
 Only the handlers change the context, one after the other. If a handler fails half-way, its stored
-decisions remain, and the repeated event sends the rest to the brokers.
+decisions remain. When the event is handled again, the brokers get these decisions too.
 """
 
 from __future__ import annotations

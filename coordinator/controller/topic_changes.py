@@ -92,8 +92,8 @@ class TopicChanges:
         await self._services.repair(added)
 
     def _forget(self, name: str) -> None:
-        """Remove from the context a topic that another client has deleted or recreated. Queue the
-        requests that make all brokers forget the topic."""
+        """Remove a topic from the context. The topic was deleted or recreated, but not by this
+        controller. Queue the requests that make all brokers forget the topic."""
         log.info("topic gone topic=%s", name)
         self._context.deletions[name] = Deletion(name)
         self._services.notifier.describe_now(self._context.partitions_of(name))

@@ -133,9 +133,9 @@ async def create_topic(
     """Store a new topic and its configuration in one multi. The caller has checked `assignment` and
     `configs`.
 
-    Raises CoordError; BrokerError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS,
-    INVALID_PARTITIONS (the multi is too large), UNKNOWN_SERVER_ERROR (other clients kept changing
-    the configuration node).
+    Raises CoordError, or BrokerError with one of these codes: INVALID_TOPIC_EXCEPTION,
+    TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS (the multi is too large), UNKNOWN_SERVER_ERROR (other
+    clients kept changing the configuration node).
     """
     await check_new_topic(coord, name)
     replicas = {partition: tuple(brokers) for partition, brokers in assignment.items()}

@@ -1,8 +1,8 @@
 """The fence of a coordinator: the node /pybroker/coordinators/<partition>.
 
-A new coordinator changes the node's version, in a multi that checks that its broker leads the
-partition. Every write of a coordinator checks this version, so ZooKeeper refuses the writes of
-earlier coordinators.
+A new coordinator changes the node's version. The multi of this change checks that the coordinator's
+broker leads the partition. Every write of a coordinator checks this version, so ZooKeeper refuses
+the writes of earlier coordinators.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 @dataclass(frozen=True, slots=True)
 class FenceOwner:
-    """The content of a fence node. `token` is a random text, new each time that a broker begins to
-    coordinate the partition."""
+    """The content of a coordinator's fence node. `token` is a random text, new each time that a
+    broker begins to coordinate the partition."""
 
     topic_partition: TopicPartition
     broker_id: int
@@ -40,9 +40,9 @@ class FenceOwner:
 
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
-    """Write the fence node for `owner`, and return the node's version. Return None if another
-    client changed the fence node or the partition's state node in the meantime: the caller must try
-    again.
+    """Write `owner` into the fence node, so that writes of earlier coordinators fail. Return the
+    node's version. Return None if another client changed the fence node or the partition's state
+    node in the meantime: the caller must then try again.
 
     Raises Superseded if another broker leads the partition, or if the topic was deleted. Raises
     BrokerError if ZooKeeper has another leader epoch than `owner`. Also raises MalformedNode and

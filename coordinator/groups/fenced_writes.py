@@ -196,8 +196,8 @@ class FencedWrites:
         self.end()
 
     def _take(self) -> list[list[_Asked]]:
-        """Remove the decided changes from `_open`. Return the other changes: one list for each
-        `Change.key`, with the oldest change first."""
+        """Remove the changes with a known outcome from `_open`. Return the other changes: one list
+        for each `Change.key`, with the oldest change first."""
         self._open = [each for each in self._open if not each.decided.done()]
         batch: dict[object, list[_Asked]] = {}
         for each in self._open:
@@ -205,8 +205,8 @@ class FencedWrites:
         return list(batch.values())
 
     async def _attempt(self, batch: Sequence[Sequence[_Asked]]) -> bool:
-        """Send the changes. Return whether ZooKeeper has answered for all of them. Raises _Deposed
-        if another coordinator has taken the fence."""
+        """Send the newest change of each element of `batch`. Return whether ZooKeeper has answered
+        for all. Raises _Deposed if another coordinator has changed the fence node."""
         try:
             await self._look_at([waiting[-1].change for waiting in batch])
         except CoordError:
@@ -239,7 +239,8 @@ class FencedWrites:
     # ---- from changes to operations
 
     async def _look_at(self, changes: Sequence[Change]) -> None:
-        """Find out which nodes and parents of the changes exist. Raises CoordError."""
+        """Find out whether the nodes of the changes and the parents of these nodes exist. Raises
+        CoordError."""
         if len(self._known) > KNOWN_NODES_MAX:
             self._known.clear()
         for needed in (_own, self._missing_above):
@@ -272,8 +273,8 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether `_known` reliably tells if the node exists. Another client may have created a
-        node that `_known` has as missing, except below /pybroker/offsets."""
+        """Whether `_known` reliably tells if the node exists. False in `_known` is reliable only
+        below /pybroker/offsets, because other clients can create other nodes."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

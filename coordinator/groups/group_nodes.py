@@ -50,8 +50,8 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove the topics' nodes and, if the group has no topic node left, the group's own nodes. A
-    node with child nodes remains. Raises CoordError."""
+    """Remove the group's nodes for these topics. If no topic node of the group is left, also remove
+    the group's own nodes. A node with child nodes remains. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

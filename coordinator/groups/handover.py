@@ -2,8 +2,8 @@
 partitions. A partition is being revoked if a member owned it before, and this generation assigns it
 to no member.
 
-A static member that restarts owns no partitions any more. It would not rejoin after the revocation,
-so its restart begins a new generation if it owned a partition that is being revoked.
+After its restart, a static member owns no partitions and would not rejoin after the revocation. So
+the restart begins a new generation if the member owned a partition that is being revoked.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether this member must revoke a partition. The member owned the partition before, and the
-    partition is now assigned to no member. False if the members are not consumers, or if the
+    """Whether this member must revoke a partition that it owned when it joined, because the new
+    assignment gives the partition to no member. False if the members are not consumers, or if the
     metadata cannot be decoded."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False

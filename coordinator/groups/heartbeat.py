@@ -29,7 +29,7 @@ def commit(
     Without a generation (-1), two commits are allowed:
 
     - any commit in an Empty group
-    - a transaction's commit without a member id and an instance id, as from old producers
+    - a transaction's commit that has neither a member id nor an instance id, as from old producers
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -166,8 +166,8 @@ def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
     """Give a restarted static member a new member id, and fence the old id (KIP-345). A Stable
-    group rebalances only if its assignor changes, or if the member owned a partition that is now
-    assigned to no member."""
+    group rebalances only if its assignor changes, or if the old member still had to revoke a
+    partition."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)

@@ -138,9 +138,9 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """See `Membership.may_begin`. This broker creates its placeholder node before it searches
-        for Kafka 0.8 consumers. Those consumers register before they look for other members, so the
-        broker or the consumer certainly sees the other. Raises BrokerError."""
+        """See `Membership.may_begin`. This broker creates its placeholder node, then searches for
+        Kafka 0.8 consumers. Such a consumer registers, then looks for other members. So at least
+        one of the two sees the other. Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -308,9 +308,9 @@ class GroupMirror:
             return None
 
     async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
-        """Return the changes that write `wanted_nodes.owners`, and delete owner nodes whose owner
-        is not a member. If `wanted_nodes.is_whole`, also delete owner nodes that are not in
-        `wanted_nodes.owners`."""
+        """Return the changes that write `wanted_nodes.owners` and that delete owner nodes whose
+        owner is not a member. If `wanted_nodes.is_whole`, the changes also delete owner nodes that
+        are not in `wanted_nodes.owners`."""
         shown = await self._owners(group_id)
         wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
         members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}

@@ -47,8 +47,8 @@ def try_complete(group: Group, effects: Effects) -> None:
 
 def expired(group: Group, effects: Effects) -> None:
     """Handle the end of the initial delay or of the rebalance timeout. If a member joined during
-    the initial delay, extend the delay within the rebalance timeout. Otherwise complete the
-    rebalance."""
+    the initial delay, extend the delay, but not beyond the rebalance timeout. Otherwise complete
+    the rebalance."""
     if group.was_extended and group.initial_rest_s:
         delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
@@ -144,8 +144,9 @@ def dismiss(
 
 
 def continue_without(group: Group, effects: Effects, why: str) -> None:
-    """Rebalance the group after a member was removed. If the group already waits for joins,
-    complete its rebalance as `try_complete` does. `why` is for the log."""
+    """Continue after a member was removed. If the group already waits for joins, call
+    `try_complete`. Otherwise begin a rebalance, unless the group is empty or dead. `why` is for the
+    log."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):

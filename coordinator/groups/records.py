@@ -211,7 +211,8 @@ def decode_offset_value(data: Buffer) -> CommittedOffset:
 
 
 def encode_group_value(group: RecordedGroup) -> bytes:
-    """Encode in version 3. Raises ValueError for text of more than 32,767 bytes."""
+    """Encode the value of a group's record in version 3. Raises ValueError for text of more than
+    32,767 bytes."""
     stored = _GroupValue(
         protocol_type=group.protocol_type,
         generation=group.generation,

@@ -19,7 +19,8 @@ from pybroker.ports import Producer
 
 @dataclass(frozen=True, slots=True)
 class TransactionalCommit:
-    """A TxnOffsetCommit request. Without a member, `generation` is -1 and the ids are empty."""
+    """A TxnOffsetCommit request. If the request names no member, `generation` is -1, and the ids in
+    `identity` are empty."""
 
     group_id: str
     identity: Identity

@@ -1,1 +1,2 @@
-"""Committed offsets of groups: the two stores, and the migration from one to the other."""
+"""Committed offsets of groups: the store in the log, the store in ZooKeeper, and the migration
+between the two stores."""

@@ -1,5 +1,5 @@
-"""The applied marker of a shard: a ZooKeeper node with a log offset. The offsets of all
-transactions with a commit marker up to this log offset are in ZooKeeper.
+"""The applied marker of a shard: a ZooKeeper node with a log offset. If the commit marker of a
+transaction is at or before this log offset, the transaction's offsets are in ZooKeeper.
 
 A new coordinator must not write these offsets again, because newer commits may have replaced them.
 """
@@ -34,8 +34,9 @@ class AppliedMarker:
         return decode_number(self._path, data)
 
     async def put(self, offset: int) -> ErrorCode:
-        """Store the log offset of a commit marker. The offsets of all transactions up to this
-        marker must be in ZooKeeper. Return NONE, or the code of `FencedWrites.write`."""
+        """Store `offset`, the log offset of a transaction's commit marker. ZooKeeper must already
+        have the committed offsets of this transaction and of all earlier transactions. Return NONE,
+        or the code of `FencedWrites.write`."""
         change = Change("", self._path, ((self._path, encode_number(offset)),))
         (code,) = await self._writes.write([change])
         return code

@@ -6,9 +6,9 @@ Offsets are imported from ZooKeeper at two times:
 - When a shard loads, unless its storage mark (`storage_mark.py`) names the log.
 - At a request for a group without an offset record.
 
-A record takes precedence over an offset node. An import keeps the nodes for consumers of Kafka 0.8.
-So the deletion of an offset must remove its node: otherwise a later import would restore the
-offset.
+A record takes precedence over an offset node. An import does not remove the nodes, because
+consumers of Kafka 0.8 read them. So the deletion of an offset must remove its node: otherwise a
+later import would restore the offset.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ log = logging.getLogger(__name__)
 class _Import:
     """The result of importing a group's offsets from ZooKeeper. `not_imported`: the offsets that
     were not imported. `is_classic`: no offset was imported, because the group has consumers of
-    Kafka 0.8. If False, `not_imported` has only partitions with a pending transactional offset."""
+    Kafka 0.8. If `is_classic` is False, `not_imported` has only partitions with a pending
+    transactional offset."""
 
     not_imported: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
@@ -103,9 +104,9 @@ class LoggedOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Import the shard's offsets from ZooKeeper, unless the storage mark says that they are
-        already in the log. Raises BrokerError (COORDINATOR_LOAD_IN_PROGRESS if a partition to
-        import has a pending transactional offset), CoordError, MalformedNode."""
+        """Import the shard's offsets from ZooKeeper, unless a ZooKeeper node (`storage_mark.py`)
+        says that they are already in the log. Raises BrokerError (COORDINATOR_LOAD_IN_PROGRESS if a
+        partition to import has a pending transactional offset), CoordError, MalformedNode."""
         self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -118,9 +119,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Move records from `_recorded` to `_outdated`: those of transactions whose commit marker
-        is at or below the applied marker (`applied_marker.py`). Newer offsets in ZooKeeper may have
-        replaced those of the records. Raises BrokerError, CoordError, MalformedNode."""
+        """Move from `_recorded` to `_outdated` the records of transactions whose commit marker is
+        at or below the applied marker (`applied_marker.py`). ZooKeeper already has their offsets,
+        or newer ones. Raises BrokerError, CoordError, MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:

@@ -37,9 +37,9 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class OffsetLog:
-    """The offset records of one shard. After `begin`, `ended` is called for each transaction
-    that ends. The owner must call `recorded.release` when the transaction's offsets have taken
-    effect."""
+    """The offset records of one shard. After `begin`, `ended` is called for each transaction that
+    ends. When the transaction's offsets have taken effect, the owner of the OffsetLog must call its
+    `recorded.release`."""
 
     def __init__(self, shard: ShardContext, ended: Callable[[Ended], None]) -> None:
         self.recorded = RecordedOffsets()
@@ -77,8 +77,8 @@ class OffsetLog:
             self.last_marker = marker.offset
 
     def begin(self) -> None:
-        """The whole log has been replayed. From now on, hold back each appended record and marker
-        until the in-sync replicas have it. Idempotent."""
+        """Record that the whole log has been replayed. From now on, hold back each appended record
+        and marker until the in-sync replicas have it. Idempotent."""
         self._has_begun = True
 
     def end(self) -> None:
@@ -113,8 +113,8 @@ class OffsetLog:
         return {*queued, *self.recorded.of_group(group_id), *self.undecided(group_id)}
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which the group has an offset of an open transaction, or of a
-        committed transaction whose offsets are not in effect yet."""
+        """Return the partitions for which the group has a transactional offset that is not in
+        effect yet. The transaction is still open, or is committed already."""
         return self.recorded.pending.of_group(group_id)
 
     def is_ending(self, key: OffsetKey) -> bool:

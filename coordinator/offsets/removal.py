@@ -68,15 +68,13 @@ def expired(
     now_ms: int,
     retention_ms: int,
 ) -> list[TopicPartition]:
-    """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211). The
-    retention time counts:
+    """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211). No
+    offset expires while a member of the group subscribes to its topic, or while the subscriptions
+    of the members are unknown. The retention time counts:
 
-    - in an empty group: from when the group became empty, or from the commit if that time is
-      unknown
-    - in a group with members: from the commit, but only for topics without a subscriber; no offset
-      expires if the subscriptions are unknown
-    - if the commit had its own retention time, which replaces offsets.retention.minutes: from the
-      commit
+    - from the commit, if the commit had its own retention time
+    - otherwise in an empty group: from when the group became empty, if that time is known
+    - otherwise from the commit
     """
     since_ms: int | None = None
     read: Collection[str] = ()

@@ -1,6 +1,6 @@
-"""The storage mark of a shard: a ZooKeeper node that names the store of the shard's offsets. If
-`offsets.storage` names the other store, the loading shard migrates the offsets and then changes the
-node."""
+"""The storage mark of a shard: a ZooKeeper node that says whether the shard's offsets are stored in
+ZooKeeper or in the log. If the option `offsets.storage` contradicts the node, the loading shard
+migrates the offsets and then changes the node."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Writes the offsets of committed transactions to ZooKeeper (`offsets.storage=zookeeper`), in the
 order of their commit markers.
 
-Readers of ZooKeeper may see only a part of a transaction's offsets. Until the applied marker
-(`applied_marker.py`) is written, `OffsetStore.undecided` returns the transaction's partitions.
+Readers of ZooKeeper may see only a part of a transaction's offsets. `OffsetStore.undecided` returns
+the transaction's partitions until a ZooKeeper node (`applied_marker.py`) records that all of them
+are written.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class TransactionWrites:
     ) -> None:
         """- `is_ending`: returns whether the log has the marker of a transaction with the given
         key, but the in-sync replicas do not have the marker yet
-        - `release`: called when ZooKeeper has a transaction's offsets, and the log offset in
-          `applied` covers them
+        - `release`: called when ZooKeeper has a transaction's offsets, and `applied` has reached
+          the offset of its commit marker
         - `keep`: stores offsets that ZooKeeper refuses; may raise BrokerError"""
         self._shard = shard
         self._writes = writes
@@ -95,8 +96,8 @@ class TransactionWrites:
     async def settled(
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
-        """Wait until the offsets of ended transactions for these partitions are stored. Storing
-        them later could overwrite the caller's next commit. Raises BrokerError."""
+        """Wait until the offsets of ended transactions for these partitions are stored. Otherwise a
+        late write could overwrite the caller's next commit. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

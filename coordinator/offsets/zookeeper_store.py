@@ -111,9 +111,9 @@ class ZookeeperOffsets:
 
     async def loaded(self) -> None:
         """Wait until every in-sync replica follows this broker, so that no earlier coordinator
-        holds a leader lease. Then write the log's offsets to ZooKeeper. The offsets of transactions
-        whose marker is at or below the applied marker are in ZooKeeper already, and are left out.
-        Raises BrokerError, CoordError, MalformedNode."""
+        holds a leader lease. Then write the log's offsets to ZooKeeper. Offsets of transactions
+        that ended at or below the log offset in the applied marker are left out, because they are
+        in ZooKeeper already. Raises BrokerError, CoordError, MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()

@@ -1,4 +1,4 @@
-"""One shard on the broker that leads its partition.
+"""One shard (the coordinator of one partition) on the broker that leads the partition.
 
     LOADING -> SERVING          the log is replayed, the in-sync replicas have all of it, and this
                                 broker owns the fence

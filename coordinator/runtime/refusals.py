@@ -1,5 +1,5 @@
-"""The error that ends a shard, and the translation of the log's errors into the codes that clients
-of coordinators expect."""
+"""The error after which a shard (the coordinator of one partition) has to end, and the translation
+of the log's errors into the codes that clients of coordinators expect."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The interface between the runtime and a coordinator. A shard is one partition of the internal
-topic while one broker leads it.
+"""The interface between the runtime and a coordinator. A shard is one partition of an internal
+topic, for as long as one broker leads the partition.
 
 A coordinator appends its decisions as records. Only `replay` changes the recorded state, so that
 the next leader loads the same state. An answer waits until all in-sync replicas have the decision's
@@ -79,9 +79,9 @@ class ShardContext(Protocol):
 
     @property
     def is_certainly_current(self) -> bool:
-        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). A newer
-        coordinator awaits `followed` before it commits a record, so this lease has ended by
-        then."""
+        """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). During the
+        lease no newer coordinator commits a record: a newer coordinator first awaits `followed`,
+        which returns after the lease has ended."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched from this broker in the current leader
@@ -101,7 +101,7 @@ class ShardContext(Protocol):
         is_awaited: bool = True,
     ) -> int:
         """Append and replay the records without an await. Return the offset to pass to `committed`.
-        `producer`: the records are part of its transaction. `is_awaited`: see
+        With a `producer`, the records belong to the transaction of this producer. `is_awaited`: see
         `PartitionLog.append`.
 
         Raises BrokerError NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too few in-sync replicas), or

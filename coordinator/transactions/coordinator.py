@@ -231,9 +231,10 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return the error code for each partition: NONE if the partition is in the producer's open
-        transaction, otherwise an error. The error is CONCURRENT_TRANSACTIONS while a prepared state
-        is not replicated. The caller first makes sure that this broker is still the coordinator
-        (`ShardContext.confirm_current` or `is_certainly_current`)."""
+        transaction, otherwise an error. Every partition gets CONCURRENT_TRANSACTIONS while the
+        record of PrepareCommit or PrepareAbort is not replicated. The caller first makes sure that
+        this broker is still the coordinator (`ShardContext.confirm_current` or
+        `is_certainly_current`)."""
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
             return dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -320,8 +321,9 @@ class TransactionCoordinator:
         return self._commits.add(offset, partial(self._committed, entry, transaction))
 
     def _committed(self, entry: Entry, transaction: Transaction) -> None:
-        """Make `transaction` the committed state of `entry`. In state Ongoing set the deadline, in
-        a prepared state send the markers, in any other state set the expiry."""
+        """Make `transaction` the committed state of `entry`. For Ongoing, set the deadline of the
+        transaction. For PrepareCommit and PrepareAbort, send the markers. For any other state, set
+        the expiry of the transactional id."""
         entry.is_pending = False
         entry.committed = transaction
         if transaction.state is TransactionState.ONGOING:

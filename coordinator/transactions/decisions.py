@@ -63,9 +63,9 @@ def init_producer_id(
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
     """Decide on InitProducerId. `previous`: the producer's id and epoch before its last accepted
-    InitProducerId. A request that still contains `previous` gets the current id and epoch again,
-    because the last response was lost. `new_id`: an unused producer id; None unless
-    `needs_producer_id`."""
+    InitProducerId. If no transaction is open, a request with `previous` gets the current id and
+    epoch again: the producer did not receive the last response. `new_id`: an unused producer id;
+    None unless `needs_producer_id`."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)
@@ -111,7 +111,9 @@ def add_partitions(
 def end(
     transaction: Transaction | None, producer: ProducerIdAndEpoch, now_ms: int, *, is_commit: bool
 ) -> Transaction | ErrorCode:
-    """Decide on EndTxn. Return NONE if the transaction has already ended with this outcome."""
+    """Decide on EndTxn. If the transaction is open, return it in its Prepare state. Otherwise
+    return an error code. The code is NONE if the transaction has already ended with this
+    outcome."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault

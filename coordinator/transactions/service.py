@@ -31,8 +31,8 @@ class TransactionShards(Protocol):
 
 
 class TransactionService:
-    """The transactional ids of one broker. A method with a transactional id raises BrokerError with
-    the error code to send to the client.
+    """Coordinates the transactional ids for which this broker is the coordinator. A method that
+    takes a transactional id raises BrokerError with the error code to send to the client.
 
     `partition_of` returns the `__transaction_state` partition of a transactional id, or raises
     BrokerError COORDINATOR_NOT_AVAILABLE while the number of partitions is unknown.

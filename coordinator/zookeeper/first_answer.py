@@ -26,8 +26,8 @@ class FirstAnswer:
     """Waits until a ZooKeeper server answers. The caller must set a time limit for the wait."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
-        """An attempt tries each server once. `granted_ms` fails after `refusals_max` consecutive
-        attempts without an accepted connection (None: no limit)."""
+        """An attempt to connect tries each server once. The method `granted_ms` fails after
+        `refusals_max` consecutive attempts without an accepted connection (None: no limit)."""
         self._connect = connect
         self._refusals_max = refusals_max
         self._reason = "no answer"

@@ -19,8 +19,8 @@ from pybroker.ports import Coord, SetOp
 @dataclass(frozen=True, slots=True)
 class LogEndReport:
     """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
-    `leader_epoch` and `incarnation` (KIP-903) are those that the partition and the broker had at
-    the time of the report. A later incarnation makes the report invalid: the broker may have lost
+    At the time of the report, the partition had `leader_epoch`, and the replica's broker had
+    `incarnation` (KIP-903). A later incarnation makes the report invalid: that broker may have lost
     the log."""
 
     replica: int
@@ -59,8 +59,8 @@ def decode_log_end(path: str, data: bytes) -> LogEndReport:
 async def write_log_end(
     coord: Coord, key: TopicPartition, topic_id: uuid.UUID, report: LogEndReport
 ) -> None:
-    """Store `report` in place of the replica's earlier report. Raises NoNode if the topic with the
-    id `topic_id` is deleted; CoordError."""
+    """Store `report` in place of the replica's earlier report. Raises CoordError, such as NoNode if
+    the topic with the id `topic_id` is deleted."""
     path = paths.suspect(key, report.replica)
     await ensure(coord, path)
     await topic_nodes.apply(coord, (key.topic, topic_id), SetOp(path, encode_log_end(report)))

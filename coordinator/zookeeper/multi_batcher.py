@@ -57,8 +57,8 @@ def _always() -> bool:
 
 
 class MultiBatcher:
-    """Sends the writes of its callers in joint multis, in the order of the requests. Owns its
-    tasks, which end when no write is pending."""
+    """Sends the writes of its callers in joint multis, in the order in which the callers submitted
+    them. Owns its tasks, which end when no write is pending."""
 
     def __init__(
         self,
@@ -67,9 +67,10 @@ class MultiBatcher:
         at_once: int = 2,
         operations_max: int = OPERATIONS_PER_MULTI_MAX,
     ) -> None:
-        """`at_once`: the maximum number of multis under way; 1 if later writes depend on earlier
-        writes. `operations_max`: the maximum number of operations in a multi; lower if ZooKeeper
-        often refuses multis, because refused writes are sent again one by one."""
+        """`at_once`: the maximum number of multis under way. It must be 1 if later writes depend
+        on earlier writes. `operations_max`: the maximum number of operations in a multi. Pass a
+        lower number if ZooKeeper often refuses multis, because refused writes are sent again one
+        by one."""
         self._multis = multis
         self._operations_max = operations_max
         self._queue: deque[_Write] = deque()
@@ -82,8 +83,8 @@ class MultiBatcher:
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
         """Apply `ops` in one multi if all `checks` succeed, like `multi_under`. `checks` must not
-        contain a node that a write of this batcher changes, because a joint multi makes all checks
-        before all writes.
+        contain a node that a write of this batcher changes: a joint multi makes all checks first,
+        so a check would miss an earlier write in the same multi.
 
         A write is not sent if its caller has been cancelled. If `is_wanted` returns False right
         before an attempt, the write is not sent and the call raises ConnectionLoss.

@@ -16,8 +16,8 @@ _VERSION: Final = 1
 @dataclass(frozen=True, slots=True)
 class OffsetDetails:
     """The details of a committed offset. Times are in ms since 1970. If `commit_ms` is -1, the
-    modification time of the offset's node counts. If `expire_ms` is -1, the broker's options
-    decide."""
+    commit time is the modification time of the offset's node. If `expire_ms` is -1, the broker's
+    options set the expiry."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

@@ -193,8 +193,8 @@ def topic_id(topic_id: uuid.UUID) -> str:
 
 
 def losses(name: str) -> str:
-    """Return the path of the parent node of a topic's loss receipts (`loss_receipts.py`), one node
-    for each partition that may have lost records."""
+    """Return the path of the parent node of a topic's loss receipts (`loss_receipts.py`). The node
+    has one child node for each partition that may have lost records."""
     return f"{LOSSES}/{encode_name(name)}"
 
 

@@ -96,7 +96,8 @@ async def register_broker(
 ) -> Broker:
     """Register the broker in an ephemeral node of this session. A registration by an earlier
     session of this broker is replaced. Return the broker with its epoch and incarnation. Raises
-    StartupError if another session still has the id after two session timeouts; CoordError."""
+    CoordError. Raises StartupError if another session still has the id after two session
+    timeouts."""
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
     await ensure(coord, paths.incarnation(broker.id))

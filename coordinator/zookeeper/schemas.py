@@ -1,10 +1,10 @@
-"""The content of nodes: JSON text from and to values of the model. `decode_*` functions raise
-MalformedNode; `path` is for the error message.
+"""The content of nodes: encodes values of the model as JSON text, and decodes them. `decode_*`
+functions raise MalformedNode; `path` is for the error message.
 
 Kafka's rules: compact UTF-8 JSON. Numbers are integers of 32 bits, because old readers accept no
-other; times and producer ids are strings. pybroker writes the newest versions that all readers of
-0.8.2 to 3.9 accept, and reads every version. Unknown keys survive a rewrite of topic and state
-nodes.
+larger ones. Times and producer ids are strings. pybroker writes the newest versions that all
+readers of 0.8.2 to 3.9 accept, and reads every version. Unknown keys survive a rewrite of topic and
+state nodes.
 """
 
 from __future__ import annotations

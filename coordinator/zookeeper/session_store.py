@@ -1,6 +1,6 @@
-"""The stored keys of a broker's ZooKeeper sessions. After a kill, the next process with the same
-data directory closes the old session at once, and recognizes the old session's registration as its
-own."""
+"""The stored keys (id and password) of a broker's ZooKeeper sessions. After a kill, the next
+process with the same data directory closes the old session at once, and recognizes the old
+session's registration as its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Ends the ZooKeeper session of a broker whose event loop is stuck, because kazoo's thread would
 keep the session alive forever.
 
-A watching thread counts its own turns, not time, so that a stopped process does not count as a
-stuck event loop.
+A watching thread counts how often it has run, and does not measure time. Otherwise a process paused
+by SIGSTOP would look like a stuck event loop.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ Buckets = Mapping[int, int]
 
 
 class LoopWatch:
-    """Measures the event loop from `start` to `stop`. Also keeps the last minute's durations of
-    each watched `TimeMeter`."""
+    """Measures the delays and the idle time of the event loop from `start` to `stop`. Also keeps
+    the last minute's durations of each watched `TimeMeter`."""
 
     def __init__(self, meters: Meters) -> None:
         """`meters` returns the meters to watch, as (unique name, meter) pairs."""

@@ -1,6 +1,6 @@
-"""Binds the HTTP listener, and starts the HTTP server once the broker serves clients or after
-PATIENCE_S. This module must not import an HTTP library, because the import would delay the broker's
-start."""
+"""Binds the HTTP listener. Starts the HTTP server when the broker serves clients, but at the latest
+after PATIENCE_S. This module must not import an HTTP library, because the import would delay the
+broker's start."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class LagWatch:
 
     async def report(self) -> ProgressReport | None:
         """Return a report that is at most `FRESH_S` old. If a new measurement fails or takes longer
-        than `PATIENCE_S`, return the last report, or None."""
+        than `PATIENCE_S`, return the last report, or None if there is none."""
         age_s = self._age_s()
         if age_s is None or age_s > FRESH_S:
             self._task.start(self._look)

@@ -70,7 +70,7 @@ class LiveConfig:
 
     @property
     def current(self) -> BrokerConfig:
-        """The options of the broker that are in force."""
+        """The broker's options with the values now in force."""
         return self._layers.current
 
     async def start(self) -> None:

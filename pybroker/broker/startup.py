@@ -1,6 +1,6 @@
 """The start of a broker, from the check of its log directories until it serves clients.
 
-ARCHITECTURE.rst describes the order of the steps in "Start and stop".
+The section "Start and stop" of ARCHITECTURE.rst describes the order of the steps.
 """
 
 from __future__ import annotations
@@ -242,9 +242,10 @@ class _Stored:
 async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
-    """Return the cluster id, the broker id, the options of the logs by topic, and whether records
-    are missing: the log directories are new, but the broker is in an ISR (`is_in_any_isr`). The
-    caller can repeat the call after an error. Raise StartupError, CoordError or MalformedNode."""
+    """Return the cluster id, the broker id, the options of the logs by topic, and whether
+    records are missing. Records are missing if the log directories are new, but the broker is in
+    an ISR. The caller can repeat the call after an error. Raise StartupError, CoordError or
+    MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:

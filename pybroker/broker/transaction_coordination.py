@@ -1,8 +1,9 @@
 """The transaction coordinators of a broker: one shard for each partition of `__transaction_state`
 that this broker leads.
 
-A shard needs no fence in ZooKeeper. The in-sync replicas do not replicate the records of an earlier
-coordinator, and the partition leaders refuse the earlier coordinator's lower epoch.
+A shard needs no fence in ZooKeeper against an earlier coordinator. The in-sync replicas do not
+replicate the records of the earlier coordinator. The partition leaders refuse the markers of the
+earlier coordinator, because its epoch is lower.
 """
 
 from __future__ import annotations

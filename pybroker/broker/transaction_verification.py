@@ -47,7 +47,7 @@ class Verifying:
 
     async def _find(self, transactional_id: str) -> int:
         """Return the broker id of the transactional id's coordinator. Raise BrokerError
-        COORDINATOR_NOT_AVAILABLE."""
+        COORDINATOR_NOT_AVAILABLE if the coordinator is unknown."""
         known = self._rooms.metadata.topic(TRANSACTION_TOPIC)
         if known is None:
             text = f"there is no topic {TRANSACTION_TOPIC}"

@@ -26,8 +26,9 @@ _BEATS_PER_SESSION: Final = 12
 
 
 class ZooKeeperLease:
-    """Determines `level`: which requests the broker may answer. Before `start`, the level is ALL.
-    Call `check` for every request, because the timer may notice an expired lease late."""
+    """Determines `level`: which requests the broker may answer. Before `start`, the level is
+    ALL. Call `check` for every request: the timer that `start` begins may notice an expired
+    lease late."""
 
     def __init__(
         self,
@@ -80,8 +81,8 @@ class ZooKeeperLease:
             self.look()
 
     def check(self) -> None:
-        """Determine `level` again if the lease has expired, or if `level` does not allow all
-        requests."""
+        """Determine again which requests the broker may answer (`level`), if the lease has expired
+        or `level` does not allow all requests."""
         if self._clock.boottime() > self._valid_until:
             self.look()
 

@@ -1,6 +1,7 @@
 """Computes a group's assignment in each member, as the Scala consumer does.
 
-`roundrobin` is that of the releases 0.8.2 to 0.10.1. Later releases compute another assignment.
+The strategy `roundrobin` assigns as Kafka 0.8.2 to 0.10.1 does. Later releases compute another
+assignment.
 """
 
 from __future__ import annotations

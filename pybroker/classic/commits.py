@@ -71,9 +71,9 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store one offset for each partition: the offset in `exact`, or the consumed offset.
-        Return the partitions that this member no longer owns. Raises CoordError if ZooKeeper did
-        not confirm every write."""
+        """Store one offset for each partition: the consumed offset if `exact` is None, otherwise
+        the offset in `exact`. Return the partitions that this member no longer owns. Raises
+        CoordError if ZooKeeper did not confirm every write."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),
@@ -88,8 +88,8 @@ class Offsets:
         return lost
 
     async def disowned(self, owned_partitions: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """Return the partitions that this member no longer owns. ZooKeeper's leader checks the
-        owner nodes, so the result is current. Raises CoordError."""
+        """Return the partitions that this member no longer owns. A multi checks each owner node.
+        ZooKeeper's leader executes every multi, so the result is current. Raises CoordError."""
         outcomes = await asyncio.gather(*(self._is_disowned(owned) for owned in owned_partitions))
         return [owned for owned, gone in zip(owned_partitions, outcomes, strict=True) if gone]
 

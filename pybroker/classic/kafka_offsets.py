@@ -34,7 +34,8 @@ class KafkaOffsets:
         """Held during a whole commit. Always acquired before the lock of `nodes`."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the progress of each partition, as `Progress` describes."""
+        """Return partition -> the committed offsets, from Kafka and, with dual.commit.enabled, also
+        from ZooKeeper."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

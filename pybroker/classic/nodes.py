@@ -33,7 +33,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The group's members, and those of their topics that exist. `has_brokers` says whether a
+    """The members of a group, and the subscribed topics that exist. `has_brokers` says whether a
     broker is registered."""
 
     streams: Streams

@@ -1,10 +1,10 @@
-"""The rebalance of a member: it computes the assignment, releases partitions, and creates the owner
-nodes of its new partitions.
+"""The rebalance of a member. The member computes the assignment, releases partitions, and creates
+the owner nodes of its new partitions.
 
 The order matters. The member first creates the owner node, then reads the committed offset, then
 reads the partition. With auto.commit.enable, the member commits the consumed offset before it
-removes the owner node. Unlike a Scala consumer, the member continues to read its remaining
-partitions.
+removes the owner node. During a rebalance, unlike a Scala consumer, the member continues to read
+the partitions that it keeps.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def by_pattern(kind: str, expression: str, count: int) -> Subscription:
 
 def as_registered(registration: ConsumerRegistration) -> Subscription:
     """Return the subscription in a member's node. As in Kafka, the subscription is a pattern only
-    if the field `pattern` is white_list or black_list and the node has exactly one text."""
+    if the field `pattern` is white_list or black_list and the node has exactly one topic or
+    pattern."""
     kind = registration.pattern
     if kind not in (WHITE_LIST, BLACK_LIST) or len(registration.subscription) != 1:
         kind = STATIC

@@ -48,8 +48,8 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Return None. `Appender.join` is this function if the producer has serializers, because
-    `Appender.prepared` must serialize each record first."""
+    """Append nothing, and return None. `Appender.join` is this function if the producer has
+    serializers, because `Appender.prepared` must serialize each record first."""
 
 
 class Appender:

@@ -1,5 +1,6 @@
 """Finds the base offset of the batch that contains an offset, by a Fetch of one batch.
-`spark/splits.py` begins pieces at base offsets if possible, so that no batch is decoded twice."""
+`spark/splits.py` splits offset ranges at such base offsets if possible, so that no batch is decoded
+twice."""
 
 from __future__ import annotations
 

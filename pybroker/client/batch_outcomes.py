@@ -97,8 +97,8 @@ class BatchOutcomes:
         return failed
 
     def retry(self, batch: ProducerBatch) -> None:
-        """Count the records of the batch as retried, in the metrics. The sender sends the batch
-        again."""
+        """Count the records of the batch as retried, in the metrics. This method does not send the
+        batch again; the sender does."""
         self._topics[batch.topic_partition.topic].retried_records += batch.count
 
     def _fail(self, batch: ProducerBatch, reason: str) -> None:

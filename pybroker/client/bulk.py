@@ -111,7 +111,8 @@ class BulkAppend:
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
         """Return the buffer of the partition's last batch, or of a new batch if the last batch has
-        no room. `full` is a buffer without room for the next record."""
+        no room. `full` is a buffer that is never returned, because it has no room for the next
+        record."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

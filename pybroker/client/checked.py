@@ -19,8 +19,9 @@ _TIMESTAMP_MAX: Final = 2**63 - 1
 
 
 class CheckedRecord(NamedTuple):
-    """A checked record. `timestamp` is in ms since 1970 (None: the append time). `size_max` is the
-    maximum size in bytes."""
+    """A producer's record after the check of its arguments. `timestamp` is in ms since 1970
+    (None: the append time). `size_max` is an upper limit (bytes) for the record's size before
+    compression."""
 
     timestamp: int | None
     key: bytes | None

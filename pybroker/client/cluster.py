@@ -189,7 +189,7 @@ class Cluster:
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
         """Wait until the topic exists, and return its metadata. Raises TopicUnavailable after the
-        deadline, or at once if no retry can help; Closed if the client is closed."""
+        deadline, or at once if no retry can help. Raises Closed if the client is closed."""
         self.watch([name])
         problem = "no answer"
         while True:

@@ -1,6 +1,5 @@
 """A TCP connection to a broker, without retries. At the first invalid or late response, the
-connection ends for good. The event loop calls the connection when bytes arrive: a connection has no
-task."""
+connection ends for good. The connection has no task: the event loop calls it when bytes arrive."""
 
 from __future__ import annotations
 
@@ -401,8 +400,8 @@ class Connection:
 
 
 def _drop_response() -> None:
-    """Called when the caller of `send` is cancelled. The request stays in `_pending` until its
-    response arrives. The response is then dropped."""
+    """Called when the caller of `send` is cancelled. Does nothing: the request stays in `_pending`,
+    so that its response is recognised and ignored."""
 
 
 def _late(pending: _Pending) -> str:

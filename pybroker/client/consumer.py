@@ -73,8 +73,8 @@ class Consumer(Generic[Key_co, Value_co]):
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Parse the options. `on_metrics`, a plain or an async function, gets the metrics every
-        statistics.interval.ms and at the end of `close`. Raises ConfigError with all invalid
-        options, and for `topics` that are empty or have no group_id."""
+        statistics.interval.ms and at the end of `close`. Raises one ConfigError for all invalid
+        options. Raises ConfigError also if `topics` is empty, or is given without a group_id."""
         faults: list[str] = []
         deserializers = Deserializers.of(key_deserializer, value_deserializer, faults)
         self.options = parse_options(ConsumerOptions, options, bootstrap_servers, faults)
@@ -238,7 +238,8 @@ class Consumer(Generic[Key_co, Value_co]):
         return frozenset(self._fetcher.readers)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Set the position of a partition. Raises NotAssigned; ValueError for a negative offset."""
+        """Set the position of a partition. Raises NotAssigned, or ValueError for a negative
+        offset."""
         if offset < 0:
             raise ValueError(
                 f"the offset to seek to in {partition} is {offset}, expected 0 or more"
@@ -326,8 +327,8 @@ class Consumer(Generic[Key_co, Value_co]):
     async def commit(
         self, offsets: GivenOffsets | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Commit `offsets` (None: all positions) after earlier commits. Each offset is that of the
-        next record to read. `timeout_ms` None: default.api.timeout.ms.
+        """Commit `offsets` (None: all positions), once all earlier commits have ended. Each offset
+        is that of the next record to read. `timeout_ms` None: default.api.timeout.ms.
 
         Raises:
 
@@ -382,7 +383,7 @@ class Consumer(Generic[Key_co, Value_co]):
     ) -> dict[TopicPartition, RecordBatch]:
         """Return the next records as Arrow record batches with the columns of `arrow_schema`. The
         result has whole producer batches and may exceed `max_bytes` (None: fetch.max.bytes). Raises
-        the errors of `getmany`; ImportError without pyarrow."""
+        the errors of `getmany`, and ImportError if pyarrow is missing."""
         limit = self.options.fetch_max_bytes if max_bytes is None else max_bytes
         return await self._reading.columns(timeout_ms, limit, headers=headers)
 

@@ -85,7 +85,8 @@ class CoordinatorLink:
         version_max: int = VERSION_MAX,
     ) -> AnswerT:
         """Send one request to the coordinator. `build` makes the request for an API version, at
-        most `version_max`. `lane` names the connection. Raises ClientError."""
+        most `version_max`. Requests with different values of `lane` use different connections.
+        Raises ClientError."""
         address = self._address or await self._find()
         try:
             connection = await self.cluster.connect(address, lane)

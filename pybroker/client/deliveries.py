@@ -159,8 +159,8 @@ class Deliveries(Sequence[Delivery]):
     def __init__(
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
-        """`places` has each record's partition number, in the order of `send_many`. `runs` maps a
-        partition number to the partition's records, in the same order."""
+        """`places` has the partition number of each record. `runs` maps a partition number to the
+        Runs with the partition's records. Both are in the order of `send_many`."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

@@ -54,8 +54,8 @@ class FetchedData:
         self.position += header.size
 
     def go_back(self, offset: int) -> bool:
-        """Move the position back, so that `next_batch` returns the last decoded batch again. If
-        `offset` is below that batch's base offset, do nothing and return False."""
+        """Let `next_batch` return the last decoded batch again. If `offset`, the first wanted
+        offset, is below that batch's base offset, do nothing and return False."""
         if offset < self.decoded_base:
             return False
         self.position = self.decoded_from

@@ -136,8 +136,8 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
     """Return whether the partition state `known` has a larger leader epoch than `fresh`.
 
-    A topic never loses a partition: if `fresh` is None, `known` is later unless the response lacks
-    the topic id or has an error for the topic.
+    If `fresh` is None, `known` is later, because a topic never loses a partition. This does not
+    apply if the response lacks the topic id or has an error for the topic.
     """
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE

@@ -1,7 +1,8 @@
 """The counters of producers and consumers, and their text for Prometheus.
 
-A metric of Kafka's Java client has the JMX exporter's name, any other begins with `pybroker_`. The
-clients count once for each batch, request or response, never for each record.
+A metric that Kafka's Java client also has gets the JMX exporter's name. The names of all other
+metrics begin with `pybroker_`. The clients count once for each batch, request or response, never
+for each record.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """The result of a lookup in one partition. `offset` is -1 if no record is at or after the time.
-    `timestamp` is in ms since 1970 (-1 for LATEST and EARLIEST). On failure only `error` is set."""
+    """The result of a lookup in one partition. `offset` is -1 if no record is at or after the
+    requested timestamp. `timestamp` is in ms since 1970 (-1 for LATEST and EARLIEST). On failure
+    only `error` is set."""
 
     offset: int
     timestamp: int

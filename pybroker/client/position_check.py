@@ -48,7 +48,7 @@ class _Question(NamedTuple):
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
     """Return the offset at which the leader's log differs from the records that `reader` has read;
     None if no difference is known. `end` is the leader's answer for the leader epoch of the last
-    such record."""
+    record that was read."""
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
     gone = [start for epoch, start in reader.epochs if epoch > end.leader_epoch]

@@ -41,8 +41,8 @@ class Route:
         self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
-        """Replace the metadata of the topic, and look up the queues of its partitions again. No
-        record is lost: the accumulator has the queues, too, and sends their records."""
+        """Replace the metadata of the topic, and empty `queues`. The accumulator keeps the removed
+        queues and sends their records."""
         self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [
@@ -61,8 +61,8 @@ class Route:
         return queue
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of at most `size` bytes. A key alone determines the
-        partition, even a partition without a leader."""
+        """Return the queue for a record of at most `size` bytes. If the record has a key, only the
+        key determines the partition, even if that partition has no leader."""
         if key is not None:
             return self.queue(partition_of_key(key, self.partition_count))
         sticky = self.sticky

@@ -1,7 +1,8 @@
-"""The sequence numbers of an idempotent producer in one partition (KIP-98).
+"""The sequence numbers of an idempotent producer in one partition (KIP-98). Two flags show a
+failure:
 
-- `unresolved`: a failed batch may have left a gap. Batches with numbers are retried, and new
-  batches wait. If a gap remains, the partition becomes `restarting`.
+- `unresolved`: a failed batch may have left a gap in the sequence numbers. Batches that have
+  sequence numbers are retried, and new batches wait. If the gap remains, `restarting` is set.
 - `restarting`: a gap remains, or the broker has lost earlier batches. When all batches in flight
   have a response, the producer resets the numbers in a new epoch (KIP-360).
 """

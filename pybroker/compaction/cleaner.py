@@ -37,7 +37,7 @@ _IDLE_S_MIN: Final = 0.01
 @dataclass(frozen=True, slots=True)
 class SetAside:
     """A log that the cleaner could not compact because of the error `reason`. The cleaner tries
-    again after `rest_s` seconds, at the time `until_s` (monotonic seconds)."""
+    again at the time `until_s` (monotonic seconds). `rest_s` is the length of the pause."""
 
     reason: str
     rest_s: float

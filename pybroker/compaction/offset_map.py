@@ -57,8 +57,9 @@ class OffsetMap:
     def select_batches(
         self, data: Buffer, position: int, now_ms: int, output: bytearray | memoryview, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy the retained records of consecutive batches. Stop before a batch that
-        `key_table.SelectBatches` does not support, such as a compressed batch."""
+        """Copy the retained records of consecutive batches to `output`. Stop before a batch that
+        `key_table.SelectBatches` does not support, such as a compressed batch. The parameters and
+        the result are those of that protocol."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:

@@ -85,8 +85,8 @@ class Option:
       apply to the text, or to each item of a list.
     - `excluded`: forbidden numbers within the bounds.
     - `inherits` (topics only): the broker options that give the default, in order of precedence.
-    - `inherited`: the broker's attribute with the resulting default, if `inherits` has several
-      options.
+    - `inherited` (if `inherits` has several options): the broker's attribute that has the resulting
+      default.
     - `effective`: False if the option has no effect; `instead` (topics only) says what the broker
       does.
     """

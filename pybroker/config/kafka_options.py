@@ -1,5 +1,6 @@
-"""Kafka's broker options that have no row in `broker_options.py`, of Kafka 3.9 and some earlier
-versions. NOT_IMPLEMENTED options cause a warning. REFUSED options may prevent the start."""
+"""The broker options of Kafka 3.9 and some earlier versions that have no row in
+`broker_options.py`. NOT_IMPLEMENTED options cause a warning. REFUSED options may prevent the
+start."""
 
 from __future__ import annotations
 

@@ -133,8 +133,8 @@ def parse_listeners(
 
 
 def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener]) -> list[str]:
-    """Return a warning for each listener that advertises a loopback address although other machines
-    can connect to it."""
+    """Return a warning for each listener that accepts connections from other machines, but
+    advertises a loopback address."""
     by_name = {listener.name: listener for listener in advertised}
     return [
         f"listener {listener.name} accepts connections from other machines but advertises "
@@ -216,8 +216,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _conflict(first: Listener, second: Listener) -> bool:
-    """Return whether both listeners have the same port, except 0. An IPv4 and an IPv6 address never
-    conflict (KIP-797)."""
+    """Return whether both listeners have the same port, other than 0 (any port). An IPv4 and an
+    IPv6 address can share a port (KIP-797)."""
     if first.port != second.port or first.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (first, second)}

@@ -74,8 +74,8 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option may come from a properties file. True for a PropertyText. True also for a
-    str, if `name` has no underscore. Any other str counts as a Python argument."""
+    """Whether the option counts as an option from a properties file, not as a Python argument. True
+    for a PropertyText. True also for any other str, if `name` has no underscore."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 

@@ -146,8 +146,8 @@ def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None
 def usable_overrides(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """`overrides` are the values that are set for a topic (option -> text). Return the valid ones,
-    and a sentence for each fault."""
+    """Return the valid values in `overrides`, and a sentence for each fault. `overrides` maps each
+    option that is set for a topic to its text."""
     usable = dict(overrides)
     problems: list[str] = []
     while (faults := _parse(broker, usable)[1]) and faults.keys() & usable.keys():

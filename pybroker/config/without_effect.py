@@ -8,8 +8,8 @@ from pybroker.config.topic_config import TOPIC_OPTIONS
 
 
 def options_without_effect(config: Mapping[str, str]) -> list[str]:
-    """Return the names of a topic's options (name -> text) whose values have no effect. Unknown
-    names and invalid values are omitted."""
+    """Return the names of those options in a topic's `config` (name -> text) whose values have no
+    effect. Unknown names and invalid values are omitted."""
     return [
         name
         for name, text in config.items()

@@ -68,8 +68,9 @@ class _Acknowledgement(Generic[R, T]):
         self.response: Deferred[T] = Deferred(self._end_wait, is_applied=True)
 
     def is_reached(self) -> bool:
-        """Return whether each batch has been acknowledged or has failed. If not, begin to wait. At
-        the deadline, undecided batches fail."""
+        """Return whether each batch has been acknowledged or has failed. At the deadline, the
+        remaining batches fail. Before the deadline, register a wait for them, after which they are
+        checked again."""
         services, fail = self._services, self._fail
         pending = [item for item in self._pending if not is_decided(services, item, fail)]
         self._pending = pending

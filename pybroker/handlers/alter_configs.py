@@ -209,8 +209,9 @@ def _changed_broker(
     replaces: bool,
     per_broker: bool,
 ) -> dict[str, str]:
-    """Return `current` after `operations`. With `replaces`, ignore `current`. As in Kafka, invalid
-    values in `current` are dropped. Raise BrokerError if a new value is invalid."""
+    """Apply `operations` to the options `current`, or to no options if `replaces`, and return the
+    result. As in Kafka, invalid values in `current` are dropped. Raise BrokerError if a new value
+    is invalid."""
     usable, _ = usable_values({} if replaces else current, per_broker=per_broker)
     values = merged(usable, operations, option_of)
     services.configs.layers.checked(values, per_broker=per_broker)

@@ -259,9 +259,9 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the time limit (s) of a wait. The limit applies while the fetch session has partitions
-    to read (`FetchSession.pending`). A follower's limit is short: a follower has to learn a new
-    high watermark soon."""
+    """Return the time limit (s) of a wait for new data. The limit applies while the fetch session
+    has partitions to read (`FetchSession.pending`). Only a follower has a limit, because it has to
+    learn a new high watermark soon."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 

@@ -109,7 +109,8 @@ def advance(services: Services, reading: Reading) -> bool:
 
 
 async def complete(services: Services, reading: Reading) -> None:
-    """Read all remaining partitions, in a thread if they are not in the page cache."""
+    """Read all remaining partitions. A thread reads the partitions whose records are not in the
+    page cache."""
     read_next = _read_next if reading.cached is None else _read_next_of_session
     while True:
         if not reading.cached_only:
@@ -145,9 +146,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True only if the partition has nothing new for the client. The session then usually
-    watches the partition. If the client is a follower outside the ISR, the session does not watch
-    the partition, because each fetch of that follower has to be recorded."""
+    """Return True only if the partition has nothing new for the client. The call then usually makes
+    the session watch the partition. It does not do so for a follower outside the ISR, because each
+    fetch of that follower has to be recorded."""
     partition = services.replicas.partitions.get(cached.key)
     if partition is None:
         return False

@@ -1,10 +1,10 @@
 """Fetch sessions (KIP-227). This module does no I/O; times are seconds of a monotonic clock.
 
     full request, epoch 0        -> a new session, if there is room; its id is in the response
-    incremental, epoch 1, 2, ... -> the changes are applied, then the pending partitions are read
+    incremental, epoch 1, 2, ... -> the session is changed, then its pending partitions are read
     full request with an id      -> the session with that id ends (whether the epoch is 0 or -1)
 
-A partition without news is watched: it becomes pending at its next change.
+A partition without news is not pending. It is watched, and becomes pending at its next change.
 
 As in Kafka, a new session may evict a session unused for two minutes, or a smaller session that is
 two minutes old. A follower's new session may evict any consumer's session.
@@ -215,8 +215,8 @@ class FetchSession:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """Make all partitions pending if an argument has changed since the last call. `incarnation`
-        grows with each registration of the follower."""
+        """If an argument has changed since the last call, make all partitions pending, so that each
+        is read again. `incarnation` grows with each registration of the follower."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms

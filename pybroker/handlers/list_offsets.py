@@ -112,9 +112,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper which requested partitions this broker still leads. A leader with
-    Authority.CONFIRMED may return its log end only after this check. Requests for the log start,
-    and partitions in `excluded`, need no check."""
+    """Return the requested partitions that this broker still leads according to ZooKeeper. Only a
+    partition with Authority.CONFIRMED needs this check, before its log end is returned. Requests
+    for the log start, and partitions in `excluded`, need no check."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -175,9 +175,9 @@ async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
     """Return the record below `end_of(partition)` that `timestamp` asks for, or None. Raise
-    BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. If this log has no such
-    record, another leader's log may have one, so also raise the errors of a request for the end
-    offset."""
+    BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. If no record is found,
+    also raise the errors of a request for the end offset, because another leader may have a record
+    that this log lacks."""
     end = end_of(partition)
 
     def search() -> _Found | None:

@@ -1,4 +1,5 @@
-"""A cache of encoded Metadata responses, as describing thousands of partitions takes long.
+"""A cache of encoded Metadata responses. The cache exists because encoding thousands of partitions
+takes long.
 
 A response is valid until the MetadataView or the controller changes.
 """

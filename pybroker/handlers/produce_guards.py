@@ -49,9 +49,9 @@ class Guards:
         return [key for key, guard in self.by_partition.items() if guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
-        """Return the guard of the partition's batch: EXEMPT if verification is disabled, None if
-        the transaction is already open in the partition. Raise BrokerError if the batch must not be
-        appended."""
+        """Return the guard (verification state, KIP-890) of the partition's batch. None if the
+        partition is already in the open transaction. EXEMPT if verification is disabled. Raise
+        BrokerError if the batch must not be appended."""
         if key in self.errors:
             raise self.errors[key]
         return self.by_partition.get(key)
@@ -63,8 +63,8 @@ NO_GUARDS: Final = Guards()
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
     """Return the guards (verification states, KIP-890) of the request's transactional batches. As
-    in Kafka, the whole request is refused if these batches have no transactional id or come from
-    two producers."""
+    in Kafka, the whole request is refused if it has such batches but no transactional id, or if
+    these batches come from two producers."""
     batches = _transactional_batches(message)
     if not batches:
         return NO_GUARDS

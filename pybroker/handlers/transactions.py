@@ -138,8 +138,8 @@ async def _answer_broker(
 async def _codes(
     services: Services, request: Request, transaction: AddPartitionsToTxnTransaction
 ) -> Codes:
-    """Add the partitions (all or none, as in Kafka), or only verify them. Return the error code of
-    each partition."""
+    """Add the partitions (all or none, as in Kafka). If the request has `verify_only`, only verify
+    them. Return the error code of each partition."""
     keys = _keys(transaction.topics)
     faults = [_fault_of(services, request, key) async for key in yield_every(keys)]
     if any(faults):

@@ -167,8 +167,8 @@ def _own_options(config: BrokerConfig, index: int, host: str) -> dict[str, str]:
 
 
 def _moved(listener: Listener, index: int) -> Listener:
-    """Return `listener` with the port of the broker `index`: the configured port plus the index, or
-    0 (any free port)."""
+    """Return `listener` with the port of the broker `index`: the configured port plus the index. A
+    configured port of 0 (any free port) stays 0."""
     return replace(listener, port=listener.port + index if listener.port else 0)
 
 

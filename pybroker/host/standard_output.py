@@ -1,6 +1,6 @@
 """The standard streams of a tool. If the program that reads the output ends (`| head`), the tool
-ends, too, without an error message. A write then raises OutputGone instead of BrokenPipeError: the
-tool could take BrokenPipeError, an OSError, for an error of a file."""
+ends, too, without an error message. A write then raises OutputGone. It does not raise
+BrokenPipeError, because that is an OSError, and the tool could report the failure of a file."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ class _Complaints(io.FileIO):
 
 @contextmanager
 def ended_by_its_reader() -> Iterator[None]:
-    """Return a context in which a tool may write to standard output, through new `sys.stdout` and
-    `sys.stderr`. If the reader of the output ends, the context ends early, without an error."""
+    """Return a context in which a tool may write to standard output. In the context, `sys.stdout`
+    and `sys.stderr` are replaced. If the program that reads the output ends, the context ends
+    early, without an error."""
     before = sys.stdout, sys.stderr
     sys.stdout = _replaced(sys.stdout, _Output)
     sys.stderr = _replaced(sys.stderr, _Complaints)

@@ -79,7 +79,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class AllServe:
-    """An effect: report that every broker has served at least once."""
+    """An effect that the caller carries out: report that every broker has served at least once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,8 +244,8 @@ def _as_produce_error(code: ErrorCode) -> ErrorCode:
 
 
 def _settle(question: _Question, answers: Mapping[str, Errors], error: BrokerError | None) -> None:
-    """Answer a question with `error`, or with its codes in `answers`, unless the question has an
-    answer or was cancelled."""
+    """Answer a question with `error` if it is not None, otherwise with the question's codes in
+    `answers`. Do nothing if the question has an answer or was cancelled."""
     if question.answer.done():
         return
     if error is not None:

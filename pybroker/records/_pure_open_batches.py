@@ -69,11 +69,12 @@ class OpenBatchAppender(Generic[PlaceT]):
     `place_type`.
 
     The caller adds and removes topics in `routes`. No record is appended while the budget has more
-    than `used_max` bytes in use. `records_max` limits a batch in bytes, without the batch header.
-
-    `check_open` raises an exception if no record may be appended, `check_time` if a given timestamp
-    is invalid. `wall_ns` returns ns since 1970. `on_filled` is called after a record has filled its
+    than `used_max` bytes in use. `records_max` is the maximum size in bytes of all records of a
     batch.
+
+    `check_open` raises an exception if no record may be appended. `check_time` raises one if a
+    given timestamp is invalid. `wall_ns` returns ns since 1970. `on_filled` is called after a
+    record has filled its batch.
     """
 
     def __init__(

@@ -175,7 +175,8 @@ def append_records(
 
 
 def murmur2(data: bytes) -> int:
-    """Return the 32-bit MurmurHash2 of `data` with the seed of Kafka's clients, unsigned."""
+    """Return the 32-bit MurmurHash2 of `data` as an unsigned number, with the seed of Kafka's
+    clients."""
     whole = len(data) & ~3
     state = (_SEED ^ len(data)) & _MASK
     for (word,) in struct.iter_unpack("<I", data[:whole]):

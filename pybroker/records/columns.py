@@ -73,7 +73,8 @@ Stored = tuple[int, Buffer, Buffer, Buffer, _Binary | None, _Binary | None, _Hea
 
 
 class Store(Protocol):
-    """Columns to which batches are added one by one: the interface of both implementations."""
+    """Columns to which batches are added one by one: the interface of the compiled and the NumPy
+    implementation."""
 
     def __init__(self, *, headers: bool, keys: bool, values: bool) -> None: ...
 

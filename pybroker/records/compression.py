@@ -96,7 +96,7 @@ def compress_steps(codec: Codec, data: Buffer) -> Generator[int, None, bytes]:
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     """Return the decompressed `data`. `codec` is the number of a `Codec`. Memory use is at most a
-    small multiple of `limit_bytes` and the input size.
+    small multiple of the sum of `limit_bytes` and the input size.
 
     Raises CorruptionError for damaged data; BrokerError(MESSAGE_TOO_LARGE) for a result above
     `limit_bytes`; BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.

@@ -63,7 +63,7 @@ own bytes if it is larger."""
 
 
 class Reader(Protocol):
-    """Decodes the records of one batch, slice by slice: the interface of both implementations."""
+    """Decodes the records of one batch, slice by slice."""
 
     @property
     def done(self) -> bool:

@@ -38,7 +38,8 @@ class Table(Protocol):
         """Store the offsets of the keys in the next `record_count` records of a batch, from
         `position` in `payload` on. Records must come in offset order. Return the position after the
         records; -1 if the table became full before the last key. Raises CorruptionError if a record
-        is damaged. In both cases, the table keeps the earlier keys."""
+        is damaged. When the table becomes full or a record is damaged, the earlier keys stay in the
+        table."""
 
     def select(
         self,
@@ -83,7 +84,7 @@ class PutBatches(Protocol):
         - incomplete, compressed, transactional, control, damaged or empty;
         - with keys that do not all fit into the table (some may be stored).
 
-        The pure Python implementation stops at once.
+        The pure Python implementation puts nothing and returns (`position`, 0).
         """
 
 
@@ -99,9 +100,9 @@ class SelectBatches(Protocol):
         output: bytearray | memoryview,
         length: int,
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy the records that `Table.select` retains from the consecutive batches in `data` to
-        `output`. Reading begins at `position`, writing at `length`. Tombstones are removed if the
-        batch's delete horizon is at or before `now_ms`.
+        """Copy records from the consecutive batches in `data` to `output`: the records that
+        `Table.select` retains. Reading begins at `position`, writing at `length`. Tombstones are
+        removed if the batch's delete horizon is at or before `now_ms`.
 
         Return the position of the stop in `data`, the new content length of `output`, and for each
         copied batch: position in `output`, size, last offset, largest timestamp.
@@ -113,7 +114,7 @@ class SelectBatches(Protocol):
         - due to get a delete horizon;
         - of an idempotent producer, without a retained record.
 
-        The pure Python implementation stops at once.
+        The pure Python implementation copies nothing and returns (`position`, `length`, []).
         """
 
 

@@ -53,8 +53,8 @@ times `max.message.bytes` if that is larger."""
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """The conditions that a produced batch must meet, by the topic's configuration and the version
-    of the Produce request."""
+    """The conditions that a produced batch must meet. They depend on the topic's configuration and
+    the version of the Produce request."""
 
     max_message_bytes: int
     """The maximum size of a batch (`max.message.bytes`)."""

@@ -1,8 +1,9 @@
 """The authority of a leader: ordered levels that say which requests the leader may answer.
 
-A deposed leader cannot commit a record that the new leader lacks: the removal of the new leader
-from the ISR, a conditional write in ZooKeeper, would fail. So a deposed leader may still serve
-committed records and accept appends with acks=all. Other answers need a recent reply of ZooKeeper.
+A deposed leader cannot commit a record that the new leader lacks. The deposed leader would first
+have to remove the new leader from the ISR, but this conditional write in ZooKeeper would fail. So a
+deposed leader may still serve committed records and accept appends with acks=all. Other answers
+need a recent reply of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Final
 
 
 class Authority(enum.IntEnum):
-    """The levels in ascending order. A level says which requests a replica may answer as the
-    leader. Each level allows all that the lower levels allow."""
+    """The levels of a leader's authority, in ascending order. A level says which requests a replica
+    may answer as the leader. Each level allows all that the lower levels allow."""
 
     NOTHING = 0
     READ = 1

@@ -124,8 +124,9 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
-    """Return the step that truncates the follower's log to the end offset `end`, or discards the
-    whole log if the logs may have no record in common below `end`."""
+    """Return the step that truncates the follower's log to the end offset `end`. If it is not
+    certain that both logs have a record in common below `end`, return the step that discards the
+    whole log."""
     # A log that starts above `end` shares no record with the leader's log, and would lack the
     # leader's records below `end`. If the leader's log starts at or above `end`, the leader has
     # deleted the offset at which the logs begin to differ: no record below `end` is certain.

@@ -32,8 +32,8 @@ class _Full:
 
 
 class FullDisks:
-    """Finds full log directories, from `start` to `stop`, and lets their replicated partitions
-    yield leadership."""
+    """From `start` to `stop`, finds full log directories, and lets the replicated partitions in
+    these directories yield leadership."""
 
     def __init__(
         self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking, clock: Clock

@@ -39,8 +39,9 @@ async def unverified(partition: Partition, transactional_id: str, producer: Prod
 
 
 class InternalLog:
-    """The `PartitionLog` of this broker's replica. It is usable as long as this broker leads the
-    partition without interruption, possibly over several leader epochs."""
+    """The `PartitionLog` of an internal topic's partition that this broker leads. The object is
+    usable as long as this broker leads the partition without interruption, possibly over several
+    leader epochs."""
 
     def __init__(
         self,
@@ -205,8 +206,8 @@ class InternalLog:
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
         """Return this broker's replica. Raises BrokerError if the replica has less authority than
-        `needed`, or if the leadership for which this object was created has ended, even if this
-        broker leads again."""
+        `needed`. Also raises BrokerError if the leadership for which this object was created has
+        ended: a later leadership of this broker does not count."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:

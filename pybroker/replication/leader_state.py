@@ -117,8 +117,9 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A write of `state` to the partition's state node in ZooKeeper. The write succeeds only if the
-    topic still has the id `topic_id`, and the node still has the version `expected_version`.
+    """A write of `state` to the partition's state node in ZooKeeper. With `only_looks`, nothing is
+    written. The write succeeds only if the topic still has the id `topic_id`, and the node still
+    has the version `expected_version`.
 
     `joins` is the broker that the change adds to the ISR, or NOBODY. The broker must be registered
     with `incarnation`, a number that grows with every registration.
@@ -232,8 +233,8 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The fetch sessions of all followers; None unless the last two fetches of each follower
-        were part of its session."""
+        """The fetch sessions of all followers; None if one of the last two fetches of any follower
+        was not part of that follower's session."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:
@@ -364,8 +365,8 @@ class LeaderState:
         self.adopt(state, version)
 
     def refused(self, change: IsrChange) -> None:
-        """Record that ZooKeeper can never apply the change: the joining broker has registered
-        again, or is not registered."""
+        """Record that ZooKeeper can never apply the change: the broker that the change adds has
+        registered again, or is not registered."""
         self.pending = None
         # The refusal proves nothing about the stored ISR: the next proposal is a check.
         self._doubted.update(self._incarnations)
@@ -389,8 +390,8 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation in the last fetch, for each follower in the ISR. Return
-        {} if ZooKeeper may have another ISR than this leader knows."""
+        """Return broker id -> incarnation (from the last fetch), for each follower in the ISR.
+        Return {} if the ISR in ZooKeeper may differ from the ISR that this leader knows."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

@@ -65,7 +65,7 @@ class LeadershipYield:
 
     def may_copy(self, state: PartitionState | None) -> bool:
         """Return whether this broker may fetch the partition as a follower. The partition must have
-        a leader. A broker that is about to stop must also be in the ISR."""
+        a leader. If this broker is about to stop, it must also be in the ISR."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr

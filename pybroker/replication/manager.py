@@ -128,8 +128,8 @@ class ReplicaManager:
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
-        """Return this broker's replica if the replica leads in `epoch` (-1: any) and has the
-        authority `needed`. Otherwise raises BrokerError."""
+        """Return the local replica if it leads in `epoch` (-1: any) and may answer requests of
+        level `needed`. Otherwise raises BrokerError."""
         found = self.partition(key)
         if self.lease:
             found.require_epoch(epoch)
@@ -147,8 +147,8 @@ class ReplicaManager:
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
         """Return the level of requests that this replica may answer as the leader. `lease`: the
-        highest level that the ZooKeeper session allows. Levels above `needed` may be unchecked:
-        test only `result >= needed`."""
+        highest level that the ZooKeeper session allows. Only the levels up to `needed` are fully
+        checked: test only `result >= needed`."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -191,7 +191,7 @@ class ReplicaManager:
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
         """Record a follower's fetch that arrived at `now` (monotonic seconds). The caller has
-        checked it (see `FollowerFetch`). Raises the errors of `Partition.follower_fetched`."""
+        checked the fetch's leader epoch. Raises the errors of `Partition.follower_fetched`."""
         before = partition.high_watermark
         readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)
         self.high_watermark_moved(partition, before, readable_bytes)

@@ -9,7 +9,7 @@ from pybroker.model import TopicPartition
 
 class MarkerListener(Protocol):
     """Called when the leader appends a transaction marker at `offset` to an internal topic. The
-    high watermark may be lower. Must neither wait nor raise."""
+    high watermark may still be below `offset`. Must neither wait nor raise."""
 
     def __call__(
         self,

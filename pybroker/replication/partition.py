@@ -167,8 +167,8 @@ class Partition(Watched):
 
     def told_again(self, facts: PartitionFacts) -> int:
         """Adopt the state in `facts` if its partition epoch is higher than the known partition
-        epoch. The leader epoch must not have changed. Return about how many bytes became
-        readable."""
+        epoch. The leader epoch must not have changed. Return the approximate number of bytes that
+        became readable."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -254,15 +254,15 @@ class Partition(Watched):
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """Record that ZooKeeper can never accept the pending ISR change. Return about how many
-        bytes became readable."""
+        """Record that ZooKeeper can never accept the pending ISR change. The high watermark then
+        ignores the joining follower. Return about how many bytes became readable."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """Record that a check of the partition's state node in ZooKeeper (an `IsrChange` with
-        `only_looks`) found the version that this leader expected."""
+        """Record that the partition's state node in ZooKeeper still has the version that this
+        leader expected. The node was only read (`IsrChange.only_looks`)."""
         assert self._leader is not None
         self._leader.unchanged()
 
@@ -345,8 +345,8 @@ class Partition(Watched):
     @property
     def led_version(self) -> int | None:
         """The version of the state node in ZooKeeper that this leader knows. None if this replica
-        does not lead. Also None if no other replica can be elected, because the leader then need
-        not check ZooKeeper."""
+        does not lead. Also None if no other replica can be elected: then no other leader is
+        possible, so no check of ZooKeeper is needed."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 

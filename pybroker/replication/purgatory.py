@@ -152,8 +152,9 @@ class Purgatory:
         more_within_s: float = math.inf,
         shares_timer: bool = False,
     ) -> Wait:
-        """Begin a wait like `wait`. At its end the purgatory calls `on_over` once. `on_over` must
-        not read partitions. The caller must call `Wait.end` once, even after `on_over`.
+        """Begin the wait that `wait` describes, without blocking. When the wait is over, the
+        purgatory calls `on_over` once. `on_over` must not read partitions. The caller must call
+        `Wait.end` once, even after `on_over`.
 
         With `shares_timer` several waits share a timer: the wait may time out early, by at most one
         second or half of `timeout_s`, whichever is more.

@@ -111,8 +111,8 @@ class Scrubber:
                 await asyncio.sleep(min(_REST_S, self._interval_s))
 
     def _due(self) -> list[TopicPartition]:
-        """Return the non-empty logs that were not checked for `interval_s`, those with the earliest
-        check first."""
+        """Return the non-empty logs that were not checked for `interval_s`. Logs that were never
+        checked come first, then those whose last check is longest ago."""
         for key in self._changes.take():
             if not self._has_records(key):
                 self._forget(key)

@@ -1,4 +1,4 @@
-"""Spreads disk work on many logs over a few threads."""
+"""Runs disk work for many logs in a few threads."""
 
 from __future__ import annotations
 

@@ -44,12 +44,13 @@ class Losses(Protocol):
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Add the offsets from `start` up to, not including, `end` to the loss receipt with the
-        leader epoch `leader_epoch`. This replica is going to truncate these offsets."""
+        """Add the offsets from `start` up to, not including, `end` to the loss receipt (see the
+        class) with the leader epoch `leader_epoch`. This replica is going to truncate these
+        offsets."""
 
 
 class NoLosses:
-    """Implements `Losses` for a cluster that has no loss receipts."""
+    """Implements `Losses` for a cluster without loss receipts (see `Losses`)."""
 
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -134,9 +135,9 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """If there is a loss receipt, add to it the offsets that `step` removes. Return None if
-        `step` can begin, else the pause before the next fetch. Without a loss receipt, `step` must
-        not remove committed records."""
+        """If there is a loss receipt, add to it the offsets that `step` removes. Without a loss
+        receipt, refuse a `step` that would remove committed records. Return None if `step` can
+        begin, else the pause before the next fetch."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

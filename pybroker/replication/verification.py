@@ -129,7 +129,8 @@ class TransactionVerification:
     async def of_partition(
         self, partition: Partition, transactional_id: str, producer: Producer
     ) -> Verification | None:
-        """Return the guard for a transactional batch without sequences. If necessary, the
+        """Return the verification guard (KIP-890) for a transactional batch without sequences, or
+        None if the producer already has an open transaction in the partition. If necessary, the
         transaction coordinator first confirms that the partition is in the transaction. Raises
         BrokerError with the coordinator's error code if the coordinator does not confirm it."""
         key = partition.topic_partition

@@ -59,9 +59,9 @@ class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one accepted socket. Owns the transport. `on_open` returns None, or
     why the connection is refused.
 
-    `_unanswered` has each unsent response or its future, in the order of the requests. If the
-    buffer still keeps the frame of the last request, `_handling` is the future of its response.
-    Otherwise `_handling` is None.
+    `_unanswered` has each unsent response, or the future of the response, in the order of the
+    requests. While the buffer still keeps the frame of the last request, `_handling` is the future
+    of that request's response. Otherwise `_handling` is None.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         on_wake: Callable[[Connection], None],
     ) -> None:
         """`on_unsent` receives each change of the number of bytes that wait for a slow peer.
-        `on_wake` is called when bytes arrive while `rests` is True."""
+        `on_wake` is called when bytes arrive on an idle connection (`rests` is True)."""
         self._listener = listener
         self._handle = handle
         self._read_ms_max = config.pybroker_request_read_timeout_ms

@@ -1,6 +1,6 @@
-"""The listeners of a broker: their sockets, connections and limits. The broker calls `bind` before
-its start changes anything, because a port may be in use. Connections are accepted only after
-`open`."""
+"""The listeners of a broker: their sockets, connections and limits. The broker calls `bind` first,
+so that a start that fails because a port is in use has changed nothing. Connections are accepted
+only after `open`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def bind(listener: Bind) -> socket.socket:
 
 
 def _descriptors_for_connections() -> int:
-    """Return a number N: every file descriptor of a connection must be less than N."""
+    """Return the limit for the file descriptors of connections: each descriptor must be below the
+    limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return ANY_DESCRIPTOR

@@ -48,7 +48,7 @@ def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
 
 def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
     """Decode the leader epoch file `path`. Raises CorruptionError if `data` is malformed, the
-    epochs do not rise, or the start offsets fall."""
+    epochs do not rise strictly, or a start offset is below the previous one."""
     entries: list[EpochStart] = []
     for line in _lines(data, path):
         words = line.split(" ")

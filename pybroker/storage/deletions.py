@@ -1,5 +1,5 @@
-"""Deleted files. The broker renames a deleted file at once, and removes it after
-file.delete.delay.ms."""
+"""Files and directories that wait for their removal. The broker renames them at once, and removes
+them after file.delete.delay.ms."""
 
 from __future__ import annotations
 

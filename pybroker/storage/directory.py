@@ -297,7 +297,7 @@ class LogDirectory:
             return Family()
 
     def write_family(self, family: Family) -> None:
-        """Store the list of all log directories of the broker in this directory. Raises
+        """Store `family`, the list of all log directories of the broker, in this directory. Raises
         StorageError."""
         if self.family() != family:
             self._disk.replace(self._path(FAMILY), meta.encode_family(family))
@@ -349,10 +349,10 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Finish the start of the broker: call `in_use`, store `family`, and remove the file of
-        accepted losses. All replicas that may have lost records must already have left the ISR and
-        the eligible leader replicas (KIP-966). Raises StorageError. If the disk was full, call
-        `settle_due` later."""
+        """Finish the start of the broker: call `in_use`, store `family` (the broker's log
+        directories), and remove the file of accepted losses. All replicas that may have lost
+        records must already have left the ISR and the eligible leader replicas (KIP-966). Raises
+        StorageError. If the disk was full, call `settle_due` later."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 

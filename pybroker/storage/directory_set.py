@@ -51,9 +51,9 @@ class DirectorySet:
         return next((each for each in self.all if each.path == wanted), None)
 
     def absence(self, *, replaced: bool) -> str | None:
-        """Return an error text that names the offline and lost directories, or None. With
-        `replaced`, the text also names each lost directory whose path now has a new, usable
-        directory."""
+        """Return an error text that names the offline and lost directories, or None if there are
+        none. With `replaced`, the text also names each lost directory whose path now has a new,
+        usable directory."""
         away = {*self.failed, *self.lost.values()}
         if not replaced:
             away.difference_update(each.path for each in self.usable())
@@ -229,8 +229,8 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Move an id from `lost` (id -> path) to `ids` (path -> id), if the directory at its path
-        has partitions, but no id. Such a directory is not lost."""
+        """Move the id of a directory from `lost` (id -> path) to `ids` (path -> id), if the
+        directory is usable and has partitions, but no id in `ids`. Such a directory is not lost."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():

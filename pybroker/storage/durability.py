@@ -76,9 +76,9 @@ class Durability:
         *,
         indexes: bool = False,
     ) -> None:
-        """Make all appended records durable; with `closed_only`, only those in closed segments.
-        `indexes`: also sync the active segment's indexes. The caller holds `syncing`. Waits for the
-        disk. Raises StorageError."""
+        """Make all appended records durable, or only those in closed segments if `closed_only`.
+        `indexes`: also sync the active segment's indexes. The caller must hold the lock `syncing`.
+        Waits for the disk. Raises StorageError."""
         begun = self._truncations
         active = segments.active
         end = active.base_offset if closed_only else active.next_offset

@@ -103,8 +103,9 @@ class _Run:
 
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
-    """Return the leader epochs to use for a log: those in the epoch file (`filed`; None for an
-    unusable file), or those in the batch headers. Raises CorruptionError."""
+    """Return the leader epochs to use for a log: those in the epoch file (`filed`), or those in
+    the batch headers if the file seems wrong or is unusable (`filed` is None). Raises
+    CorruptionError."""
     # An epoch is durable in the file before its first batch is written, so a correct file has all
     # epochs. Where epochs fall, a batch is corrupt. If a single batch contradicts the file, either
     # may be corrupt. If several batches do, or an epoch begins inside a batch, the file is corrupt.

@@ -1,4 +1,4 @@
-"""The `Disk` of a real process, the only module of the log with system calls.
+"""The `Disk` of a real process. No other module of the log contains system calls.
 
 Open descriptors are in an LRU cache, but a file with unsynced content stays open: the kernel may
 report a failed write only at a later sync, and a close could lose the report.
@@ -54,8 +54,8 @@ class _reported:
 
 
 class _reported_write(_reported):
-    """Wrap a write: a full disk raises DiskFull, after which the log stays in use. So do not wrap a
-    sync: a failed sync may have lost acknowledged records."""
+    """Wrap a write: a full disk raises DiskFull, after which the log stays in use. Do not wrap a
+    sync: a failed sync may have lost acknowledged records, so the log must not stay in use."""
 
     __slots__ = ()
 

@@ -291,7 +291,7 @@ class Log:
 
         - OFFSET_OUT_OF_RANGE: `offset` is outside the log.
         - CORRUPT_MESSAGE: the batches are damaged.
-        - KAFKA_STORAGE_ERROR: the disk fails, or `offset` is not below a known corrupt range.
+        - KAFKA_STORAGE_ERROR: the disk fails, or a known corrupt range begins at or below `offset`.
         """
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:

@@ -83,7 +83,8 @@ class Damage:
         return f"{topic_partition} is damaged from offset {self.offset}: {self.reason}"
 
     def as_error(self, topic_partition: TopicPartition) -> BrokerError:
-        """Return the error for an append, or for a read at or after the corrupt range."""
+        """Return the error that refuses every append, and each read at or after the corrupt
+        range."""
         return BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"{self.told(topic_partition)}; to accept the loss of all records at and after that"
@@ -141,8 +142,8 @@ class Flushable(Protocol):
 class LogOwner:
     """The callbacks of a log to the log manager.
 
-    - `lowering`: lowers a partition's checkpointed values that are above an offset to this offset.
-      Called before and after each truncation, because another thread may checkpoint meanwhile.
+    - `lowering`: lowers a partition's checkpointed values to at most the given offset. Called
+      before and after each truncation, because another thread may checkpoint meanwhile.
     - `failed`: a failure has ended the use of the log.
     - `refused`: a write has failed on a full disk; the log stays usable.
     - `sync_due`: asks for a flush because of flush.messages. If the result is False, the log
@@ -166,8 +167,8 @@ class LogOwner:
             raise self.refuse(partition, error) from error
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
-        """Report the failure of an operation with `refused` if the disk was full, else with
-        `failed`. Return the BrokerError that the caller has to raise."""
+        """Report a failed operation: call `refused` if the disk was full, else `failed`. Return the
+        BrokerError that the caller has to raise."""
         tell = self.refused if isinstance(error, DiskFull) else self.failed
         tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

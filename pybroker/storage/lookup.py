@@ -32,8 +32,8 @@ memory."""
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Decorate a function that reads a log: convert StorageError and CorruptionError to BrokerError
-    KAFKA_STORAGE_ERROR."""
+    """A decorator for functions that read a log: converts StorageError and CorruptionError to
+    BrokerError KAFKA_STORAGE_ERROR."""
     try:
         yield
     except (StorageError, CorruptionError) as error:

@@ -113,8 +113,9 @@ class LogManager:
 
     @staticmethod
     def peek(directories: Sequence[str], disk: Disk) -> tuple[int | None, str | None]:
-        """Return the broker id and the cluster id in `meta.properties`; None if no file has one.
-        Raises StartupError if the files contradict each other, or if no directory is usable."""
+        """Return the broker id and the cluster id from the files `meta.properties`. An id is None
+        if no file has it. Raises StartupError if the files contradict each other, or if no
+        directory is usable."""
         return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:

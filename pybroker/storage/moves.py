@@ -2,8 +2,8 @@
 
 The log is copied into a directory `*-future`, which gets the usual name shortly before the copy
 replaces the original. If the broker is killed while both directories have the usual name, the next
-start uses the longer log, unless that log is marked as outdated. Before a truncation shortens the
-log in use, a log that has the usual name but is not in use is marked as outdated.
+start uses the longer log, unless that log is marked as outdated. Before the log in use is
+truncated, the other log is marked as outdated if its directory has the usual name.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class ReplicaMove:
 
     def lower(self, offset: int) -> None:
         """Prepare the move for a truncation: the log in use will be truncated to `offset`. The next
-        step truncates an unfinished copy too. If a restart could use the other log instead, mark
-        the other log as outdated.
+        step truncates an unfinished copy too. If a restart could use the log that is not in use,
+        mark that log as outdated.
 
         Call this before the truncation, while holding the lock of `LogTable`. Waits for the disk.
         Raises BrokerError KAFKA_STORAGE_ERROR: the caller must not truncate then.
@@ -342,7 +342,8 @@ class ReplicaMove:
         self._disk.sync_dir(self.target.path)
 
     def forget_origin(self) -> None:
-        """Remove the file in the copy's directory that names the original's log directory."""
+        """Remove the file that names the original's log directory. The file is in the copy's
+        directory."""
         self._disk.unlink(f"{self.log.directory}/{MOVED_HERE}")
 
     def _require_wanted(self) -> None:

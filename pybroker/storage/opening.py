@@ -200,9 +200,10 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Settle each interrupted move of which only one log remains. If the directory of the other
-        log is offline or lost, close the remaining log: the other log may have newer records. If
-        the operator has accepted the loss of that directory, keep the remaining log open."""
+        """Settle each interrupted move of which only one log was found. If the directory of the
+        other log is offline or lost, close the log that was found: the other log may have newer
+        records. If the operator has accepted the loss of that directory, keep the found log
+        open."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):

@@ -190,8 +190,8 @@ class ProducerState:
         - OUT_OF_ORDER_SEQUENCE_NUMBER: the sequence is not the next one (0 in a new epoch), or an
           earlier batch of the transaction is missing. An unknown producer may begin with any
           sequence.
-        - INVALID_TXN_STATE: the batch is not transactional although a transaction is open, or
-          begins a transaction but `guard` is None or has been removed.
+        - INVALID_TXN_STATE: a transaction is open, but the batch is not transactional. Also if the
+          batch begins a transaction, but `guard` is None or no longer in `verifications`.
         - TRANSACTION_COORDINATOR_FENCED: the marker comes from a replaced coordinator.
         """
         entry = self.entries.get(header.producer_id)

@@ -78,8 +78,8 @@ def scan(
     may_have_gaps: bool = True,
 ) -> ScanEnd:
     """Call `visit` for each valid batch in `file` from `position` on, and return the end of the
-    valid batches. With `may_have_gaps` False, the last batch is invalid if it begins after an
-    offset gap."""
+    valid batches. With `may_have_gaps` False, a batch after an offset gap is invalid if no
+    plausible batch follows it."""
     chunk = b""
     start = position
     while position < size:
@@ -137,9 +137,9 @@ def _is_plausible_batch(file: File, position: int, size: int) -> bool:
 
 
 def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the base offset of the batch at `position` is too high. The next batch proves
-    this if it is valid and begins below the end offset of the batch at `position`, but not below
-    `expected`, the end offset of the previous batch."""
+    """Return whether the base offset of the batch at `position` is too high. `expected` is the end
+    offset of the previous batch. The proof is a valid next batch that begins at or above
+    `expected`, but below the end offset of the batch at `position`."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -271,8 +271,8 @@ def recover(
 
 
 def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> Recovered:
-    """Return the result for a log without damaged batches. If the log ends below `floor_offset`,
-    records are missing at its end, and the result has a Damage."""
+    """Return the result for a log in which all batches are valid. If the log ends below
+    `floor_offset`, records are missing at its end: the result then has a Damage."""
     last = segments[-1]
     for segment in segments[:-1]:
         segment.seal()

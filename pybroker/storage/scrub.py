@@ -36,8 +36,8 @@ EpochOf = Callable[[int], int]
 
 
 class Whole(NamedTuple):
-    """How far some data, from its start, consists of valid batches. `position` is the byte position
-    after the last valid batch. `next_offset` is the offset after the last valid record."""
+    """The end of the valid batches at the start of some data. `position` is the byte position after
+    the last valid batch. `next_offset` is the offset after the last valid record."""
 
     position: int
     next_offset: int

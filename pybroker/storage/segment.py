@@ -38,8 +38,8 @@ class Segment:
     threads may read at the same time.
 
     Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is above all
-    offsets in the segment. In a compacted or unscanned segment, offsets just below `next_offset`
-    may be missing.
+    offsets in the segment. Offsets just below `next_offset` may be missing if the segment was
+    compacted, or was loaded without a scan of its batches.
     """
 
     def __init__(
@@ -294,7 +294,8 @@ class Segment:
 
     def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
         """Add the batches from `position` on to the indexes. Return the end of the last whole
-        batch: the file position and the next offset. Another thread may append meanwhile."""
+        batch: the file position and the next offset. Ignore batches that another thread appends
+        meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):

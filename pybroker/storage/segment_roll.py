@@ -81,8 +81,8 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Record that a new segment was begun at the wall-clock time `now_ms`. If `now_ms` is 0,
-        record only that the configuration is new: the active segment keeps its age."""
+        """Record that a new segment was begun at the wall-clock time `now_ms`. If `now_ms` is 0, no
+        segment was begun, but the configuration is new: the active segment keeps its age."""
         self.room = NO_ROOM
         """The limits for the next batch in the active segment; NO_ROOM if they are unknown."""
         self._begun_ms = now_ms or self._begun_ms

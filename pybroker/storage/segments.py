@@ -255,8 +255,8 @@ class Segments:
             table.spill()  # an empty segment has index files, too
 
     def sync(self, recovery_point: int, end: int, *, indexes: bool = False) -> None:
-        """Make durable the records from `recovery_point` to `end`, and the names of the files. With
-        `indexes`, also sync the indexes of the active segment."""
+        """Make the records from `recovery_point` to `end` durable, and also the directory entries
+        of the log's files. With `indexes`, also sync the indexes of the active segment."""
         changes = self._changes
         active = self.active
         closed, self._closed = self._closed, []

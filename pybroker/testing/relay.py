@@ -202,8 +202,8 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Forward data, and at last the close, from `reader` to `writer`. A cut holds back the data
-        and the close."""
+        """Forward data and the end of the data from `reader` to `writer`. A cut holds back the data
+        and the end of the data."""
         while True:
             broken = False
             data = b""

@@ -177,8 +177,9 @@ class _DecoderCompiler:
         source.indent()
 
     def sized(self, attribute: str, kind: Kind, name: str) -> None:
-        """Generate the code that decodes a value, whose length is already decoded, into
-        `attribute`: text, a copy of the bytes, or a slice of the input for record batches."""
+        """Generate the code that sets `attribute` to a decoded value. The value's length is already
+        decoded. The value is text, a copy of the bytes, or (for record batches) a slice of the
+        input."""
         source = self.source
         source.line("q = p + n")
         complaint = f"{name}: the length exceeds the remaining bytes of the message"

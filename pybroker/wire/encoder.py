@@ -71,8 +71,9 @@ class _EncoderCompiler:
             self.tagged_section(target, message_class, tagged)
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
-        """Generate the check of a field that this version lacks: ValueError, unless the field is
-        ignorable or `attribute` has the default value."""
+        """Generate the check of a field that this version lacks. The generated code raises
+        ValueError if `attribute` differs from the default value. An ignorable field has no
+        check."""
         if field.wire.ignorable:
             return
         complaint = f"{name} is set, but version {self.version} has no such field"

@@ -130,7 +130,8 @@ class Terminated(KeyboardInterrupt):
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
     """Let SIGINT and SIGTERM raise an exception, so that a run removes its files. PySpark's own
-    SIGINT handler would disturb the interrupted call: it calls Java on the same connection."""
+    SIGINT handler would disturb the interrupted call: the handler calls Java on the same
+    connection."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -195,8 +196,9 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
 def gc(
     path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
 ) -> None:
-    """Remove the files of crashed attempts, except attempts written in the last `older_than_s`
-    seconds; with `superseded`, also replaced results. Raises PybrokerError."""
+    """Remove the files of crashed attempts. `superseded`: also remove the results that a later
+    commit replaced. Attempts written in the last `older_than_s` seconds are kept. Raises
+    PybrokerError."""
     job = Job.from_file(path)
     job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}
@@ -263,7 +265,8 @@ def _writer(job: Job, name: AttemptName) -> dict[str, Any]:
 
 
 def _new_offsets(job: Job) -> dict[str, Any]:
-    """Return the number of new offsets, or the reason why it is unknown."""
+    """Return a dict with `new_offsets`, the number of new offsets (None: unknown), and `problem`,
+    the reason why it is unknown."""
     try:
         source = replace(job.file.source, max_bytes_per_run=None)
         snapshot = proposal.propose(replace(job.file, source=source), job.store.last_commit())

@@ -33,8 +33,8 @@ def column_faults(columns: Sequence[str]) -> Iterator[str]:
 
 
 def folder_fault(text: str) -> str | None:
-    """Return the reason why a job cannot use a folder's path, or None. The path has no leading
-    `file://`."""
+    """Return the reason why a job cannot use a folder's path `text`, or None. The caller must have
+    removed a leading `file://` from the path."""
     if "://" in text or _SCHEME.match(text):
         return f"{text} is not {FOLDER}; object stores and HDFS are not supported yet"
     if not text.startswith("/"):

@@ -10,8 +10,8 @@ TIME_MAX_MS: Final = 2**63 - 1
 
 
 def timestamp_ms(text: str) -> int:
-    """Return the ms since 1970 of a number of ms, or of an ISO 8601 time (default: UTC). Raises
-    ValueError for any other text or a time out of range."""
+    """Parse a number of ms since 1970, or an ISO 8601 time (default: UTC). Return the ms since
+    1970. Raises ValueError for any other text or a time out of range."""
     if re.fullmatch(r"\d{1,19}", text):
         found = int(text)
     else:

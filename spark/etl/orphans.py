@@ -25,8 +25,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Leftover:
-    """An attempt that is not part of the output. `size` is in bytes. `age_s` is the number of
-    seconds since the last write."""
+    """An attempt to write a run's result. The attempt is not part of the output. `size` is in
+    bytes. `age_s` is the number of seconds since the last write."""
 
     name: AttemptName
     kind: Kind

@@ -131,7 +131,7 @@ def write(path: str, results: list[RunResult], error: str | None) -> None:
 
 
 def megabytes(size: int) -> str:
-    """Return a size in bytes as text in GB, MB, kB or B."""
+    """Return the number of bytes `size` as text, in the unit GB, MB, kB or B."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return f"{size / scale:.1f} {unit}"

@@ -33,7 +33,8 @@ def uri(path: Path) -> str:
 
 
 def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> StructType:
-    """Return the columns of the output after this run. Raises SinkError."""
+    """Check the columns `schema` of the run's table. Return the columns of the output after this
+    run. Raises SinkError if the output cannot have these columns."""
     names = [field.name for field in schema.fields]
     lower = [name.lower() for name in names]
     twice = sorted({name for name in lower if lower.count(name) > 1})

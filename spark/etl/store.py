@@ -3,7 +3,7 @@
 - A document is stored completely and durably, or not at all. The first document under a name is
   kept.
 - A crash between any two steps leaves only files that no process reads.
-- Only one process commits a revision of a run; each replay adds one revision.
+- Each revision of a run is committed by only one process. Each replay of a run adds one revision.
 
 The steps: write a temporary file in the final folder, sync the file, link the file under the final
 name (fails if the name exists), sync the folder, remove the temporary name.
@@ -139,7 +139,7 @@ class Store:
 
     def drop_plan(self, seq: int) -> bool:
         """Remove the plan of an uncommitted run. Return whether the run had a plan. A process that
-        has read the plan may still commit the run, without loss or duplicates."""
+        read the plan before its removal can still commit the run, without loss or duplicates."""
         path = self._root / layout.PLANS / layout.plan_file(seq)
         there = self._read(path) is not None
         self.files.remove(path)

@@ -182,8 +182,8 @@ class Admin:
         documentation: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigDescription]:
-        """Return the options of topics and brokers, one description for each resource. `names`
-        None: all options. Raises Closed if the client is not open."""
+        """Return the options of topics and brokers, one description for each resource. `names`: the
+        options to return (None: all). Raises Closed if the client is not open."""
         return await admin_configs.describe_configs(
             self._calls,
             resources,
@@ -304,8 +304,8 @@ class Admin:
     async def delete_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Delete groups without members, and their committed offsets. Return None for each deleted
-        group, else the error."""
+        """Delete groups and their committed offsets. A group with members is not deleted. Return
+        None for each deleted group, else the error."""
         return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def remove_members(

@@ -45,10 +45,11 @@ Position = tuple[TopicPartition, int]
 class PartitionLag:
     """The lag of a group in one partition.
 
-    - `records`: the offsets from `committed` to `end_offset`, the high watermark.
-    - `stable_records`: the offsets from `committed` to `last_stable_offset`, for read_committed.
+    - `records`: the number of offsets from `committed` to `end_offset`, the high watermark.
+    - `stable_records`: the number of offsets from `committed` to `last_stable_offset`, for
+      read_committed.
     - `bytes`: estimated from the size of the leader's log; None if unknown.
-    - `seconds`: the age of the oldest unread record, 0.0 without one; None if unknown.
+    - `seconds`: the age of the oldest unread record; 0.0 if all records are read, None if unknown.
 
     If `error` is set, unknown offsets are -1 and the lag is None.
     """
@@ -190,7 +191,7 @@ async def _ends(
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
     """Return the log start offset, the last stable offset and the high watermark. If the leader
-    changed between the requests, these offsets may not ascend. An offset that is too small is then
+    changed between the requests, one of these offsets can be below the preceding one. It is then
     raised to the preceding one."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))

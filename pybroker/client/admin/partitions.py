@@ -66,7 +66,7 @@ class PartitionProducers:
     error: ClientError | None = None
 
     def check(self) -> PartitionProducers:
-        """Return the result itself, or raise its `error`."""
+        """Return this PartitionProducers, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self

@@ -1,5 +1,5 @@
-"""The lookup of an assignor by its name in `partition.assignment.strategy`. This is the name in
-JoinGroup requests, or the name of Kafka's Java class."""
+"""The lookup of an assignor by a name in `partition.assignment.strategy`. An assignor has two
+names: its name in JoinGroup requests, and the name of Kafka's Java class."""
 
 from __future__ import annotations
 

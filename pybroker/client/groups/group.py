@@ -106,8 +106,8 @@ class Group:
         return GroupMetadata(self._link.key, who.generation, who.member_id, who.instance_id)
 
     async def leave(self) -> None:
-        """Commit the positions if automatic commits are enabled, release all partitions and leave
-        the group. Raises the errors of callbacks."""
+        """Release all partitions and leave the group. If automatic commits are enabled, first
+        commit the positions. Raises the errors of callbacks."""
         await self._leave({})
 
     async def close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:

@@ -79,10 +79,10 @@ class Turnstile:
 class GroupOffsets:
     """The committed offsets of a consumer's group.
 
-    - `identity_at_call` returns the member's identity when the application calls `commit` (None: no
-      member).
-    - `identity_now` gets this earlier identity before each request. It returns the present
-      identity, and raises CommitFailed if the identity has changed.
+    - `identity_at_call` is called when the application calls `commit`. It returns the member's
+      identity (None: no member).
+    - `identity_now` is called before each request, with the identity from `identity_at_call`. It
+      returns the present identity, and raises CommitFailed if the identity has changed.
     - `refused` is called if the coordinator rejects the request.
     """
 

@@ -88,8 +88,8 @@ class RangeCursor:
 
     def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
         """Raise CorruptionError if the first batch in `rest` is damaged. The checksum does not
-        cover the base offset. Therefore the batch's offsets are compared with `committed_end`, the
-        high watermark, and with the next batch."""
+        cover the base offset. Therefore the batch's offsets are compared with the high watermark
+        `committed_end`, with the reading position, and with the next batch."""
         base, beyond = header.base_offset, header.next_offset
         if not crc_matches(rest, 0, header.size):
             raise CorruptionError(f"the checksum of the batch at offset {base} is wrong")

@@ -1,5 +1,5 @@
-"""The reading of one range by Fetch requests. The range is checked before the first batch, after
-each change of leader, and after the last batch."""
+"""Reads one range by Fetch requests. Checks that the range is still valid before the first batch,
+after each change of leader, and after the last batch."""
 
 from __future__ import annotations
 
@@ -173,8 +173,9 @@ class RangeFetcher:
 
     async def _report_differences(self, different: list[Difference]) -> None:
         """First check the validity of the range, because a recreated topic raises its own error.
-        Then report the changed parts in which no offsets are lost. With `fail_on_data_loss`, raise
-        RangeFailed for the first of these parts; otherwise add these parts to `compacted`."""
+        Then handle each changed part of the range in which no offsets are lost. With
+        `fail_on_data_loss`, raise RangeFailed for the first of these parts. Otherwise add all of
+        them to `compacted`."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted

@@ -29,9 +29,9 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 @dataclass(frozen=True, slots=True)
 class CurrentPartition:
-    """The present state of a range's partition. `topic_id` is a UUID as text, "" without topic ids.
-    `epoch_end` is the end offset of the range's leader epoch in the leader's log. Unknown numbers
-    are -1."""
+    """The present state of a range's partition. `topic_id` is a UUID as text, "" if the topic has
+    none. `epoch_end` is the end offset of the range's leader epoch in the leader's log. Unknown
+    numbers are -1."""
 
     known: bool
     topic_id: str = ""

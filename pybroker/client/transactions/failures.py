@@ -23,7 +23,7 @@ _UNKNOWN: Final = (
 
 
 class Failures:
-    """Makes the exceptions of the producer with this transactional id."""
+    """Creates the exceptions that a transactional producer raises."""
 
     def __init__(self, transactional_id: str, options: ProducerOptions) -> None:
         self._id = transactional_id

@@ -114,7 +114,8 @@ class TransactionManager:
         return self.state in (State.ABORTABLE, State.ABORTING, State.FAILED)
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Return whether the partition is in the transaction; if not, add it to `pending`."""
+        """Return whether the partition is already in the transaction: only then may its batches be
+        sent. If it is not, add it to `pending`."""
         if partition in self._added:
             return True
         self.pending.add(partition)
@@ -369,10 +370,10 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until the response's error code means success in `table`. Return the code.
-        Raises TransactionError for an error that is not retried, and DeadlinePassed after
-        `deadline`. Without a deadline, raises the last error if the transaction has failed or is
-        being aborted."""
+        """Send a request, again and again, until the response's error code means success in
+        `table`. Return the code. Raises TransactionError for an error that is not retried, and
+        DeadlinePassed after `deadline`. Without a deadline, raises the error of the latest attempt
+        if the transaction has failed or is being aborted."""
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000

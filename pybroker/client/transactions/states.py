@@ -1,5 +1,6 @@
 """The states of a transactional producer, and its reactions to error codes, as in the Java client.
-A code that is not in a request's table is retried if it is retriable, and fatal otherwise."""
+A code that is not in the reaction table of a request is retried if it is retriable. Otherwise the
+code makes the producer unusable."""
 
 from __future__ import annotations
 

@@ -103,8 +103,9 @@ class LogEndReports:
             self._told.update(reports)
 
     def _report_of(self, key: TopicPartition) -> _Report | None:
-        """Return the partition's topic id and the report to write. Return None if the partition is
-        not orphaned, the report is already written, or the broker's incarnation is unknown."""
+        """Return the partition's topic id and the report to write. Return None if the partition has
+        a leader, an in-sync replica or an eligible replica, if the report is already written, or if
+        the broker's incarnation is unknown."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):

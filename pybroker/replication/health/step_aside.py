@@ -41,7 +41,8 @@ def without(state: PartitionState, broker_id: int) -> PartitionState | None:
 
 
 class StepAside:
-    """Removes replicas of one broker from the states of their partitions in ZooKeeper."""
+    """Removes one broker from partition states in ZooKeeper: as leader, as in-sync replica and as
+    eligible replica."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self.coord = coord
@@ -56,8 +57,8 @@ class StepAside:
         return the new state. Return None without a write if `decide` returned None, or a node is
         missing or malformed.
 
-        With `raises_incarnation` the write also increases the broker's incarnation, a number that
-        grows with each registration too. A fetch with an earlier incarnation cannot add the replica
+        With `raises_incarnation` the write also increases the broker's incarnation number, as each
+        registration of the broker does. A fetch with an earlier incarnation cannot add the replica
         to the ISR. Raises CoordError if all attempts fail.
         """
         try:

@@ -2,8 +2,8 @@
 partitions, if a live broker has another in-sync or eligible replica. A damaged replica has a log
 with a corrupt range. An incomplete replica is still copying the leader's log, and may not lead.
 
-If no other replica is in sync or eligible, an incomplete replica is removed if a live broker has
-another assigned replica, and this broker has lost no log directory: a lost directory may return
+If no other replica is in sync or eligible, an incomplete replica is removed only if a live broker
+has another assigned replica and this broker has lost no log directory. A lost directory may return
 with the records.
 """
 
@@ -64,8 +64,8 @@ class UnhealthyReplicas:
         raised: Callable[[int], None],
     ) -> None:
         """`live` returns the ids of the registered brokers, empty if unknown. `changed` is called
-        after a replica has left its ISR. `raised` is called with the broker's new incarnation after
-        `loop` has raised the incarnation."""
+        after a replica has left its ISR. `raised` is called with the broker's new incarnation
+        (KIP-903) after `loop` has increased it."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas

@@ -128,9 +128,9 @@ def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[i
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """Check that each record of an idempotent producer is stored once, or once in each producer
-    epoch if the producer has `starts_anew`. A record sent while its topic was recreated is
-    exempt."""
+    """Check that each record of an idempotent producer is stored once. With
+    `ProducerFacts.starts_anew`, a record may be stored once in each producer epoch. A record sent
+    while its topic was recreated is exempt."""
     for partition, places in offsets_of_values(history).items():
         for value, offsets in places.items():
             send = history.sends.get(value)

@@ -25,7 +25,7 @@ WATERMARKS: Final = "monotone-watermarks"
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
     """Check that the latest offsets (timestamp -1) that a client gets from ListOffsets never
-    decrease, and are above the offsets known to be committed. Answers of stale leaders are
+    decrease, and are above the offsets of committed records. Answers of stale leaders are
     exempt."""
     stale_leaders = StaleLeaders(history)
     yield from decreased_offsets(history, stale_leaders)

@@ -19,8 +19,8 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """A part of a partition's history (see the module), from `begin` to `end` (ns). In this era,
-    the topic name has the suffix `name`."""
+    """A part of a partition's history, from `begin` to `end` (ns), between recreations of the topic
+    or data losses. In this era, the topic name has the suffix `name`."""
 
     begin: float
     end: float
@@ -76,8 +76,8 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition with the name of the era that contains the whole time from `begin`
-        to `end` (ns); None if no era does."""
+        """Return the partition with the name of the era (see the module) that contains the whole
+        time from `begin` to `end` (ns); None if no era does."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -87,8 +87,8 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition under its name in its first era (see the module). Return None for
-        None."""
+        """Return the partition with the topic name that `split` gives to the first part of its
+        history. Return None for None."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -104,9 +104,9 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll with the partition name of its era (see the module). If the poll is in no
-        era, its partition gets a unique name made from `number`, so that no rule compares the
-        poll's offsets with those of another poll."""
+        """Return the poll with the partition name of the poll's era, a part of the history (see the
+        module). If the poll is in no era, its partition gets a unique name made from `number`, so
+        that no rule compares the poll's offsets with those of another poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))

@@ -142,9 +142,9 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
-    """Return True if `candidate` may have replaced `last`, the last acknowledged record of the key,
-    and `read` can still lack `candidate`. A read can lack a record at or above `read.end`, or a
-    tombstone that compaction has removed."""
+    """Return whether `candidate` can explain why `read` lacks `last`, the key's last acknowledged
+    record: `candidate` can be the later record, and `read` can lack it too. A read can lack a
+    record at or above `read.end`, or a tombstone that compaction has removed."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:
@@ -157,8 +157,8 @@ def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool
 
 
 def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the abort marker for `aborted`.
-    Compaction may remove an old marker before a follower copies it."""
+    """Return whether the replica that was read certainly had the abort marker for `aborted`. If
+    this is not certain, compaction can have removed the marker before the replica copied it."""
     ended = aborted.begun + _TRANSACTION_MAX
     if read.ended < history.keyed.delete_retention:
         return True
@@ -167,7 +167,7 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
     """Return whether every replica that may have been read certainly had the tombstone. A read by a
-    client may have used any replica. All must hold:
+    client may have used any replica. The result is True if all these conditions hold:
 
     - The disk of the replica's broker lost no data.
     - The replica was in the ISR when the tombstone was committed.

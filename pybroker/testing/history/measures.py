@@ -11,8 +11,8 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """Return the start and the end (ns) of the fault named `what`; of several, the one at index
-    `number`. Raises IndexError."""
+    """Return the start and the end (ns) of the fault named `what`. If several faults have this
+    name, `number` is the index of the fault. Raises IndexError."""
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]
     return begun[number].at, ended[number].at

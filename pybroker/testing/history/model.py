@@ -135,8 +135,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFiles:
-    """The content of one replica's files at the end of the run. `producers` is the producer state
-    in the broker's memory; None if the broker does not run."""
+    """The content of one replica's files at the end of the run. Only `producers`, the producer
+    state, is from the broker's memory; None if the broker does not run."""
 
     partition: TopicPartition
     broker: int

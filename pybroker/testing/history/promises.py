@@ -107,9 +107,9 @@ def admitted_losses(history: History) -> Iterator[Violation]:
 
 
 def losses_named(history: History) -> Iterator[Violation]:
-    """Check that ZooKeeper records the offsets of all acknowledged records that unclean elections
-    lost. Partitions with other losses are exempt: a log truncated by a power loss does not show
-    which offsets are lost."""
+    """Check that the loss receipts in ZooKeeper name the offsets of all acknowledged records that
+    unclean elections lost. Partitions with other losses are exempt: a log truncated by a power loss
+    does not show which offsets are lost."""
     given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for loss in history.losses:
         given_up[loss.partition] += loss.given_up

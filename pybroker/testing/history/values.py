@@ -50,8 +50,8 @@ def has_no_era(partition: TopicPartition) -> bool:
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether the partition's name stands for an earlier era (see `eras.py`). `eras.split`
-    adds a suffix to the name in each era except the last."""
+    """Return whether the partition's name stands for an earlier part (era) of the partition's
+    history. `eras.split` adds a suffix to the name in each era except the last."""
     return PAST in partition[0]
 
 

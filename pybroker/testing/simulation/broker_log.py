@@ -43,8 +43,8 @@ _LOSS: Final = "loss receipt partition=|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """Return a pattern of the error lines that are expected under these kinds of faults; with
-    `is_lossy`, also of the lines about loss receipts."""
+    """Return a pattern of the error lines that are expected under these kinds of faults. If
+    `is_lossy`, lines about loss receipts (notes of possible data losses) are also expected."""
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
     if is_lossy:

@@ -165,8 +165,8 @@ class ClusterRecord:
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
         """Add to the history each data loss that `data`, the content of a ZooKeeper node,
-        describes. A leader epoch is added only once. Forget the epochs if the node was deleted
-        (`data` is None): a recreated topic may use the epochs again."""
+        describes. Add at most one loss for each leader epoch. Forget the epochs if the node was
+        deleted (`data` is None), because a recreated topic may have the same epochs again."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition

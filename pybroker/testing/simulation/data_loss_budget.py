@@ -1,5 +1,5 @@
-"""The limit for data losses: at most min.insync.replicas - 1 brokers may have lost data at the same
-time. Within this limit, every lost record is a bug.
+"""The limit for data losses: at any time, at most min.insync.replicas - 1 brokers may count as
+having lost data. Within this limit, every lost record is a bug.
 
 A broker that has lost data counts until all of these are true:
 

@@ -66,8 +66,8 @@ class SimDisk:
     # processes and power
 
     def process_ended(self) -> None:
-        """Release the file locks of the process. Remove the crash point, the disk operation at
-        which the process was to be killed."""
+        """Release the file locks of the process. Remove the crash point (the disk operation at
+        which the process was to be killed)."""
         self.faults.spare()
         ends, self.on_process_end = self.on_process_end, []
         for end in ends:

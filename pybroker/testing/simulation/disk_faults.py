@@ -51,7 +51,8 @@ class Fault:
 
 
 class DiskFaults:
-    """The faults of one disk, and its crash point. `is_any` is False if the disk has neither."""
+    """The faults of one disk, and its crash point (the operation that kills the process). `is_any`
+    is False if the disk has neither."""
 
     def __init__(self) -> None:
         self.is_any = False

@@ -175,9 +175,9 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Store the first bytes that fit, after a write failed with ENOSPC. Return the number of
-        these bytes. If all of `data` fits, an injected fault caused the ENOSPC: write nothing, and
-        return 0."""
+        """Called after a write failed with ENOSPC. If `data` does not fit, store the first bytes
+        that fit, and return their number. Otherwise an injected fault caused the ENOSPC: write
+        nothing, and return 0."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0

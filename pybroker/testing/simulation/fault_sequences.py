@@ -56,9 +56,9 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults that interrupt moves of replicas on one broker's slow disk. In each round, this
-    broker, or sometimes a partition's leader, is cut off from the other brokers, and then gets one
-    to three faults."""
+    """Yield faults that interrupt the replica moves of one broker, whose disk is slow. In each
+    round, this broker, or sometimes a partition's leader, is cut off from the other brokers. The
+    same broker then gets one to three faults."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -96,8 +96,9 @@ def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults that end the ZooKeeper session of a broker with a slow link to ZooKeeper: a
-    write of the broker may arrive after its successor has taken over."""
+    """Yield faults that end the ZooKeeper session of a broker with a slow link to ZooKeeper. A
+    write of the broker may arrive after another broker has become controller, coordinator or
+    leader."""
     victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
     victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
     at = rng.uniform(0, options.faults_s / 4)

@@ -93,7 +93,8 @@ class FileNode:
 
     def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
         """Apply a power loss: a random one of `kinds` selects the pending changes that become
-        durable. The others are dropped. Return the kind, or "-" if no change was pending."""
+        durable. The other pending changes are dropped. Return the kind, or "-" if no change was
+        pending."""
         kind = rng.choice(kinds) if self.pending else "-"
         if kind == "all":
             self.settle()
@@ -136,7 +137,8 @@ class FileNode:
 
     def _mix(self, rng: random.Random) -> None:
         """Make a random part of the pending changes durable: whole changes of the length, and
-        single sectors of writes. After a dropped truncation, old bytes may follow new data."""
+        single sectors of writes. If a truncation does not become durable but a later write does,
+        old bytes may follow the new data."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -228,7 +230,7 @@ def _displace(node: FileNode | DirectoryNode, number: int) -> None:
 
 class DirectoryNode:
     """A simulated directory. Processes see `entries`; the disk stores `durable`. `pending` has the
-    changes between the two."""
+    changes to `entries` that are not yet in `durable`."""
 
     __slots__ = (
         "durable",

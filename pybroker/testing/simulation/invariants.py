@@ -67,7 +67,8 @@ class Invariants:
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Mark all replicas of the broker as doubted, because its disk may have lost data."""
+        """Mark all replicas of the broker as doubted (see the module): the broker's disk may have
+        lost data."""
         self._record.history.keyed.doubted.add(broker)
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
@@ -111,8 +112,9 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt (see the module) about each replica that has left the ISR and the eligible
-        replicas, and rejoined. `running` has the replicas on running brokers.
+        """The disk of a doubted replica may have lost data. End the doubt about each replica that
+        has left the ISR and the eligible replicas, and rejoined. `running` has the replicas on
+        running brokers.
 
         The replica must have been outside the ISR and the eligible replicas while its broker was
         running. Otherwise the leader may have added the replica because of fetch requests from

@@ -18,8 +18,8 @@ _RETRANSMISSION_S_MAX: Final = 0.2
 
 @dataclass(slots=True)
 class Delay:
-    """The delay of a message, in seconds: `least_s` plus a random time of up to `usual_s`, or
-    `most_s` for a fraction `tail` of the messages."""
+    """The delay of a message, in seconds: `least_s` plus a random time. The random time is at most
+    `usual_s`, but at most `most_s` for a fraction `tail` of the messages."""
 
     least_s: float = 0.0001
     usual_s: float = 0.001

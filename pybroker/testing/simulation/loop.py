@@ -388,8 +388,8 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run `function` now, without a current event loop, as if in another thread. `rest_s`
-        seconds of simulated time later, resolve the future `heard` with the result or exception."""
+        """Run `function` now, without a current event loop, as if in another thread. Resolve the
+        future `heard` with the result or exception, `rest_s` seconds of simulated time later."""
         loop = self._loop
         if loop.is_dead:
             return

@@ -36,8 +36,8 @@ class Nemesis:
         - `coordinator/N`: the leader of `coordinators["coordinator"][N]`;
         - `transactions/N`: the leader of `coordinators["transactions"][N]`.
 
-        In the last two, N is taken modulo the length of the list. `doubt` gets the id of each
-        broker whose disk may have lost data.
+        For `coordinator/N` and `transactions/N`, N is taken modulo the length of the list in
+        `coordinators`. `doubt` gets the id of each broker whose disk may have lost data.
         """
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
@@ -101,7 +101,7 @@ class Nemesis:
         return True
 
     def _brokers(self, event: FaultEvent, rng: random.Random) -> list[SimBroker] | None:
-        """Return the target brokers, an empty list for a fault of ZooKeeper. Return None if a
+        """Return the target brokers. The list is empty for a fault of ZooKeeper. Return None if a
         target does not exist, or if the two targets of a fault are the same broker."""
         target = BY_NAME[event.kind].target
         if target is Target.ALL:

@@ -102,8 +102,8 @@ class Host:
         return listening is not None
 
     def _running_loop(self) -> ProcessLoop:
-        """Return the event loop of the present process. Raises OSError if the caller's process was
-        killed."""
+        """Return the event loop of the machine's present process. Raises OSError if the caller
+        belongs to an earlier, killed process."""
         running = asyncio.get_running_loop()
         if running is not self.machine.loop:
             raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
@@ -283,8 +283,8 @@ class Network:
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let `target` accept the next connection from `source`, although `source` has dropped it.
-        At random, the connect call of `source` fails, or succeeds with a second connection."""
+        """Change the next connect call of `source`: `target` accepts a connection that `source` has
+        already dropped. At random, the call then fails, or succeeds with a second connection."""
         self._double_next[source, target] += 1
 
     def takes_twice(self, source: Host, target: Host) -> bool:

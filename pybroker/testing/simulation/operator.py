@@ -40,8 +40,8 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return all lost log directories if one of them is now an empty directory, which the broker
-    keeps offline until the operator accepts the loss. Otherwise return an empty set."""
+    """If the broker keeps an empty log directory offline until the operator accepts the loss,
+    return all lost log directories. Otherwise return an empty set."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -66,15 +66,15 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the log directories or the partition that the operator must list to accept the loss of
-    the broker's replica. The first case that applies decides:
+    """Return the names that the operator must list to accept the loss of the broker's replica: log
+    directories, the partition, or nothing. The first case that applies decides:
 
-    - the broker does not serve: none;
+    - the broker does not serve: nothing;
     - the replica has a corrupt range, and is in sync or eligible (KIP-966): the partition;
-    - the broker's log is a complete copy: none;
+    - the broker's log is a complete copy: nothing;
     - the broker has lost log directories: these directories;
     - the replica has a corrupt range: the partition;
-    - otherwise: none.
+    - otherwise: nothing.
     """
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:

@@ -1,7 +1,7 @@
 """The schedule of a simulation run: the options of the cluster and the times of the faults.
 
-All other random choices depend only on the seed: a schedule with fewer faults has the same random
-streams.
+The other random choices of a run depend only on the seed. So removing a fault from the schedule
+does not change the random streams.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Application(Generic[T]):
         self._machine.kill()
 
     def pause(self) -> None:
-        """Stop the application for a while, like SIGSTOP."""
+        """Stop the application until `resume`, like SIGSTOP."""
         if self._machine.loop is not None:
             self._machine.loop.pause()
 

@@ -1,7 +1,7 @@
 """The simulated kernel: sockets, and the packets between the two sockets of a connection.
 
-During a cut, data and FIN wait. The reset of a closing socket is lost, because the socket sends it
-only once.
+During a cut, data and FIN wait. The reset that a closing socket sends during a cut is lost, because
+a reset is never sent again.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class ListeningSocket(SocketBase):
 
 
 class ConnectedSocket(SocketBase):
-    """One of the two sockets of a simulated connection. It exists from the first packet on; the
-    application uses it between `open` and `close`."""
+    """One of the two sockets of a simulated connection. The socket exists before the handshake is
+    complete. The application uses it between `open` and `close`."""
 
     def __init__(self, network: Medium, host: Owner, port: int, rng: random.Random) -> None:
         super().__init__(host, port)

@@ -44,8 +44,8 @@ async def end_session(
 
 
 def _close_when_granted(heard: asyncio.Future[bool], wire: Wire, message: object) -> None:
-    """When the server grants the session, close the session. At any other message set `heard`: True
-    if the session has ended, False if the server has closed the connection."""
+    """If the server grants the session, close the session. Otherwise set `heard`: True if the
+    session has ended, False if the connection has ended."""
     if isinstance(message, Granted) and message.session_id:
         wire.send(CloseSession())
     elif not heard.done():

@@ -182,8 +182,9 @@ class Wire:
             self.up.send(Signal.END)
 
     def close_by_server(self, *, silently: bool) -> None:
-        """Close the connection from the member's side. Data in transit to the member is lost.
-        `silently`: data in transit to the client is lost too, and the client is not notified."""
+        """Close the connection on behalf of the server, a member of the simulated ZooKeeper. Data
+        in transit to the server is lost. `silently`: data in transit to the client is lost too, and
+        the client is not notified."""
         self.up.close()
         if silently:
             self.down.close()

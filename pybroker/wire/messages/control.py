@@ -1,5 +1,5 @@
-"""Requests between brokers: LeaderAndIsr (4), version 5, StopReplica (5), version 3, UpdateMetadata
-(6), version 7, ControlledShutdown (7), version 3.
+"""Requests between brokers: LeaderAndIsr (key 4, version 5), StopReplica (key 5, version 3),
+UpdateMetadata (key 6, version 7) and ControlledShutdown (key 7, version 3).
 
 Kafka 2.8 to 3.1 uses these versions. All are flexible, so Kafka skips pybroker's own tagged fields.
 """

@@ -1,5 +1,5 @@
-"""Commits of a group member that arrive twice, or in a later generation. The member id in a late
-commit is valid: only the generation shows that the commit is late."""
+"""Sends some offset commits of a group member again, at once or in a later generation. The member
+id in a late commit is valid: only the generation shows that the commit is late."""
 
 from __future__ import annotations
 

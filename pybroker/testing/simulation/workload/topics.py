@@ -118,9 +118,9 @@ class AdminClient(Client):
     async def _decide(
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
     ) -> bool:
-        """Repeat an admin operation until it succeeds, or returns `done_before` because an earlier
-        attempt succeeded. Once the clients are stopping, make `_LAST_TRIES` more attempts, then
-        return False."""
+        """Repeat an admin operation until it succeeds, or fails with `done_before` because an
+        earlier attempt succeeded. Then return True. Once the clients are stopping, make
+        `_LAST_TRIES` more attempts, then return False."""
         last_tries = _LAST_TRIES
         while last_tries:
             last_tries -= self.is_stopping

@@ -73,8 +73,8 @@ cannot continue its transaction."""
 
 class TransactionalProducer:
     """A producer with a transactional id. Requests are repeated after retriable errors for up to 5
-    s. Methods raise ClientError: a ResponseError for an error code that is not retriable. The
-    error's `definite` is False if a broker may have processed the request."""
+    s. Methods raise ClientError. The error is a ResponseError if the broker's error code is not
+    retriable. The error's `definite` is False if a broker may have processed the request."""
 
     def __init__(
         self,

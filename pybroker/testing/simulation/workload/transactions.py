@@ -48,8 +48,8 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """One of two producers with the same transactional id. The producer with `is_spare` stops after
-    the last fault (`shared.is_even`). Then the other producer leaves no transaction open."""
+    """One of two producers with the same transactional id. After the last fault (`shared.is_even`)
+    the one with `is_spare` stops, so that the other is not fenced and ends all its transactions."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
@@ -326,8 +326,9 @@ class LoopClient(_TransactionalClient):
         self._hold(producer)
 
     def _hold(self, producer: AnyProducer) -> None:
-        """Add a history entry: this client is the only user of the group. The entry's generation is
-        the producer epoch, because a group without members has no generation."""
+        """Add a history entry which says that this client is the only user of the group. The
+        entry's generation is the producer epoch, because a group without members has no
+        generation."""
         self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
 
     async def _seek_to_committed(self, consumer: Consumer) -> None:
