@@ -38,8 +38,9 @@ The entries use these terms:
 
 A partition's leader shows the metrics ``kafka_topic_partition_...`` of the partition. If a
 partition has no leader, the controller shows some of these metrics for the partition. The
-controller also shows the metrics of the whole cluster. Each of these gauges has its value on one
-broker; all other brokers show 0 or no line. So you may sum these gauges over all brokers.
+controller also shows the metrics of the whole cluster. Each gauge that this paragraph describes
+has its value on one broker; all other brokers show 0 or no line. So you may sum such a gauge over
+all brokers.
 
 The broker also shows the process metrics of Prometheus' Python client, such as
 ``process_cpu_seconds_total`` and ``process_resident_memory_bytes``. They are not listed below.

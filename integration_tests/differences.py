@@ -371,7 +371,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "producer-perf-test",
         "The brokers can be named by --bootstrap-server, or by bootstrap.servers in"
         " --producer-props. Apache's tool accepts only bootstrap.servers.",
-        "All other tools have the option --bootstrap-server. Apache's producer-perf-test has this"
+        "Most tools have the option --bootstrap-server. Apache's producer-perf-test has this"
         " option since Kafka 4.1.",
     ),
     "throughput of zero": Difference(

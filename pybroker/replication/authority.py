@@ -62,8 +62,8 @@ SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
         " have another leader",
         Authority.ALONE: "an in-sync replica of {} has sent no fetch for replica.lag.time.max.ms,"
         " and in this time ZooKeeper has not confirmed that this broker leads",
-        Authority.CONFIRMED: "this broker has asked the controller for another leader of {}, and"
-        " the controller may have elected it",
+        Authority.CONFIRMED: "this broker has asked the controller to elect another leader of {},"
+        " and the controller may have done so",
     }
 )
 """Authority that a replica has -> the reason why its authority is not higher. `{}` stands for the
