@@ -1,8 +1,9 @@
 """Ends the ZooKeeper session of a broker whose event loop is stuck, because kazoo's thread would
 keep the session alive forever.
 
-A watching thread counts how often it has run, and does not measure time. Otherwise a process paused
-by SIGSTOP would look like a stuck event loop.
+A watching thread measures how long the event loop is stuck by counting its own runs, not by a
+clock. While SIGSTOP pauses the process, the thread does not run either. With a clock, the pause
+would look like a stuck event loop.
 """
 
 from __future__ import annotations

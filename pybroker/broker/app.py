@@ -339,8 +339,8 @@ class BrokerApp:
         """Return this broker's incarnation (KIP-903), which grows with every registration. Return
         -1 until the first LeaderAndIsr request of the current registration.
 
-        With -1, the broker must send no fetch as a follower: its log may belong to a deleted topic,
-        although a new topic has the same name.
+        With -1, the broker must send no fetch as a follower: a topic may have been deleted and
+        created again, and a log here may still be that of the deleted topic.
         """
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch

@@ -177,8 +177,8 @@ class ClassicConsumer:
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[Stream]:
         """Join the group for all present and future topics whose whole name matches `white_list`,
-        or does not match `black_list`. Give one of the two: a regular expression, in which a comma
-        means `|`. Raises the errors of `subscribe`."""
+        or for all that do not match `black_list`. Give only one of the two. A comma in the regular
+        expression means `|`. Raises the errors of `subscribe`."""
         if white_list is not None and black_list is None:
             subscription = by_pattern(WHITE_LIST, white_list, streams)
         elif black_list is not None and white_list is None:

@@ -76,14 +76,13 @@ def authority(
     """Return the authority of a replica: the lower of `granted` (by the controller's last command)
     and `lease` (by the broker's ZooKeeper session), with these exceptions:
 
-    - If no other broker can lead the partition (not `is_replicated`), `lease` counts only if it is
-      NOTHING.
-    - If neither ZooKeeper nor fetches from all in-sync and eligible replicas have confirmed the
-      leadership in the last replica.lag.time.max.ms (not `has_heard`), the authority is at most
-      ALONE.
-    - If this broker has asked the controller for another leader (`has_asked`), the authority is at
-      most
-      CONFIRMED.
+    - If no other broker can lead the partition (`is_replicated` is False), only a lease of NOTHING
+      lowers the authority.
+    - `has_heard`: ZooKeeper, or a fetch from every in-sync and every eligible replica, has
+      confirmed the leadership within the last replica.lag.time.max.ms. If it is False, the
+      authority is at most ALONE.
+    - `has_asked`: this broker has asked the controller to elect another leader. The authority is
+      then at most CONFIRMED.
     """
     if lease and not is_replicated:
         lease = granted

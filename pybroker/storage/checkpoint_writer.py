@@ -74,9 +74,9 @@ class CheckpointWriter:
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
-        """Checkpoint that the log is compacted below `offset`, unless `log` was replaced, or
-        truncated since `log.segments.generation` was `generation`. Return False only if the write
-        failed."""
+        """Checkpoint that the log is compacted below `offset`. Write nothing if `log` was replaced,
+        or if it was truncated since the caller read `generation` from `log.segments.generation`.
+        Return False only if the write failed."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)

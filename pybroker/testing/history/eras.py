@@ -76,8 +76,9 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition with the name of the era (see the module) that contains the whole
-        time from `begin` to `end` (ns); None if no era does."""
+        """Find the era of `partition` that contains the whole time from `begin` to `end` (ns).
+        Return the partition with its name in that era (see the module); None if no era contains
+        this time."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
