@@ -155,8 +155,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "errors of groups": Difference(
         "consumer-groups",
         "The tool names an error by its Kafka error code. Apache's tool names the Java class. If"
-        " a command fails because the group has members, standard error has a line for each"
-        " member.",
+        " a command fails because the group has members, pybroker's tool prints a line for each"
+        " member on standard error.",
         "pybroker has no Java classes, and the operator needs to know the members.",
         replaced(r"(due to: |Error: :).*", r"\1"),
         replaced(r"(due to: |Error: :).*", r"\1"),

@@ -450,8 +450,8 @@ class PartitionLog(Protocol):
         The first batch contains `offset`, and may be larger than `bytes_max`. The result is empty
         only at the log end offset.
 
-        Also raises BrokerError OFFSET_OUT_OF_RANGE, or CORRUPT_MESSAGE if the first batch is
-        damaged.
+        In addition to the errors of every method, raises BrokerError OFFSET_OUT_OF_RANGE if
+        `offset` is outside the log, and CORRUPT_MESSAGE if the first batch is damaged.
         """
 
     def append(
@@ -475,8 +475,9 @@ class PartitionLog(Protocol):
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
         """Check that this partition is in the producer's transaction (KIP-890). Return a copy of
-        `producer` with a `guard`, by which `append` knows that the check succeeded. Also raises the
-        transaction coordinator's BrokerError, for example INVALID_TXN_STATE."""
+        `producer` with a `guard`, by which `append` knows that the check succeeded. Besides the
+        errors of the class, raises BrokerErrors of the transaction coordinator, for example
+        INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

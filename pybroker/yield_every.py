@@ -1,5 +1,5 @@
-"""Lets a long loop yield to other tasks, since the broker serves all clients on one event loop. The
-controller handles its next event only after its present loop has ended."""
+"""Lets a long loop yield to other tasks, because the broker serves all clients on one event loop.
+The controller handles no other event until its long loop has ended."""
 
 from __future__ import annotations
 

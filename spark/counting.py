@@ -93,8 +93,9 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 def count_range(
     reader: RangeReader, item: PartitionRange, report: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """Return consecutive parts that cover the range, which must not be empty. `report` receives the
-    next offset to count. Raises the errors of `RangeReader.batches`."""
+    """Count the records of the range, which must not be empty. Return the counts of consecutive
+    parts that cover the range. `report` receives the next offset to count. Raises the errors of
+    `RangeReader.batches`."""
     parts = CountedParts(item.start, item.end)
     for header, batch in reader.batches(item):
         try:

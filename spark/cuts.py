@@ -20,8 +20,8 @@ class SnapshotError(PybrokerError):
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
     """The offsets of a partition from `start` up to, not including, `end`. `log_start` and
-    `leader_epoch` are those at the snapshot's time (-1: unknown). `counts` cover the range (empty:
-    not counted)."""
+    `leader_epoch` are those at the snapshot's time (-1: unknown). `counts` has the numbers of
+    records in this range (empty: not counted)."""
 
     start: int
     end: int
@@ -84,8 +84,9 @@ def compare(
     earlier: tuple[str, PartitionCut] | None,
     later: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
-    """Return the change of a partition. `earlier` and `later` are (topic id, range) in each
-    snapshot, or None if the snapshot lacks the partition. At most one is None."""
+    """Return the change of a partition. `earlier` and `later` are its (topic id, range) in the
+    earlier and in the later snapshot, or None if the snapshot lacks the partition. At most one is
+    None."""
     old, new = earlier and earlier[1], later and later[1]
     if earlier is None or old is None:
         assert new is not None

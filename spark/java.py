@@ -83,7 +83,8 @@ def find_java(
 
 
 def make_home(java: Java, folder: Path) -> Path:
-    """Return the JAVA_HOME for Spark: the runtime's own home, or one created in `folder`."""
+    """Return the JAVA_HOME for Spark: the runtime's own home, or a new one in `folder` if the
+    runtime lacks the vector module."""
     if not java.lacks_vectors:
         return java.home
     command = folder / "bin" / "java"

@@ -124,7 +124,8 @@ def timestamps(text: str) -> dict[TopicPartition, int]:
 
 
 def starting_offsets(text: str) -> str | dict[TopicPartition, int]:
-    """Return "earliest", or the offsets in a JSON text, in which -1 (latest) is an error."""
+    """Return "earliest" if the text is this word, otherwise the offsets in the JSON text. Raises
+    ValueError, for example for the offset -1 (latest)."""
     return _edge_or_offsets(text, "earliest", "latest", LATEST)
 
 

@@ -1,7 +1,7 @@
 """Parses the options of `format("pybroker")` into one frozen `ReadRequest`.
 
-Names, defaults and precedence are those of Spark's Kafka source. An option is used, refused, or
-accepted without effect and with a notice.
+Names, defaults and precedence are those of Spark's Kafka source. Each option is used, refused, or
+ignored with a notice.
 """
 
 from __future__ import annotations
@@ -279,7 +279,8 @@ def _sorted_out(
     options: Mapping[str, str], faults: list[str], notices: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return (client options without the prefix `kafka.`, options of this source). All names are in
-    lower case. For any other option, add a message to `faults` or `notices`."""
+    lower case. Add a message to `faults` for a refused or unknown option, and to `notices` for an
+    option in NOTICED."""
     noticed = {name.lower(): (name, reason) for name, reason in NOTICED.items()}
     client: dict[str, str] = {}
     own: dict[str, str] = {}

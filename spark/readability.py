@@ -53,8 +53,8 @@ async def readability(
     rng: Rng | None = None,
 ) -> Readability:
     """Ask all leaders whether the ranges can still be read. `cluster_id` and `created_at_ms` are
-    those of the snapshot. `will_recount`: the caller counts again, so give no compaction warning
-    for counted topics. Raises ClientError if no broker answers."""
+    those of the snapshot. `will_recount`: the caller will count the records again, so give no
+    compaction warning for counted topics. Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:

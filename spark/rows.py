@@ -1,4 +1,5 @@
-"""The columns of a read as schemas of Spark and Arrow, and the check of a user's own schema."""
+"""The schemas of a read's columns, for Spark and for Arrow, and the check of a user's own
+schema."""
 
 from __future__ import annotations
 

@@ -51,12 +51,12 @@ def take(
     count: Count = "compacted",
     progress: Progress | None = None,
 ) -> Snapshot:
-    """Return a new snapshot of topics.
+    """Return a new snapshot: one range of offsets for each partition of the topics.
 
     `since` is an earlier snapshot, or its file's path. A range starts at the end of the earlier
     range, or else at the log start offset. `topics` and `isolation` default to those of `since`.
 
-    `until` is the end of each partition:
+    `until` is the end of each range:
 
     - "latest": the last stable offset with read_committed, the high watermark with read_uncommitted
     - a time in ms since 1970: the first record with this timestamp or later

@@ -144,7 +144,8 @@ def _counted(row: object, first: int, end: int) -> Counted | None:
 
 
 def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object from its members. Raises ValueError for a repeated name."""
+    """Return the dict of a JSON object from its (name, value) pairs. Raises ValueError for a
+    repeated name."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -128,9 +128,9 @@ async def pieces_of(
 def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return new first offsets of the pieces, as the argument `starts` of `align`. A new first
-    offset is the start of the part whose records were counted together. Pieces of partitions
-    without record counts are omitted."""
+    """Return new first offsets of the pieces, as the argument `starts` of `align`. Each record
+    count in `ranges` is for a part of a range. A piece's new first offset is the start of the part
+    in which the piece begins. Pieces of partitions without record counts are omitted."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -148,8 +148,8 @@ def counted_starts(
 def with_counts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> list[PartitionRange]:
-    """Return the pieces with record counts added. A piece gets a count of `ranges` if all offsets
-    of that count lie within the piece."""
+    """Return the pieces with the record counts of `ranges`. A piece gets only those counts whose
+    offset ranges lie within the piece."""
     counted = {item.topic_partition: item for item in ranges if item.counts}
     return [
         counted[piece.topic_partition].part(piece.start, piece.end)

@@ -140,7 +140,8 @@ def dump_transactions(path: Path) -> None:
 
 
 def dump_snapshot(path: Path) -> None:
-    """Print a producer snapshot, or its fault on standard error. Raises Failure, OSError."""
+    """Print a producer snapshot. If the snapshot is malformed, print the fault on standard error.
+    Raises Failure if the file is too large. Raises OSError."""
     with path.open("rb") as stream:
         data = stream.read(SNAPSHOT_BYTES_MAX + 1)
     if len(data) > SNAPSHOT_BYTES_MAX:

@@ -90,8 +90,8 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the shell. `options`: option letters in getopt's form. `least`, `most` (None: no
-    limit): the number of words after the options. More than `most` words are ZooKeeper's deprecated
-    form. Then a notice is printed and, unless the command is `delete`, a watch is set."""
+    limit): the number of arguments after the options. More than `most` arguments are ZooKeeper's
+    deprecated form: the shell prints a notice and, unless the command is `delete`, sets a watch."""
 
     usage: str
     run: Callable[[Session, Call], None]

@@ -19,8 +19,8 @@ CONNECT_S: Final = 30.0
 @asynccontextmanager
 async def cluster_nodes(connect: str) -> AsyncIterator[KazooCoord]:
     """Open a session with the ZooKeeper at `connect` (HOST:PORT[,HOST:PORT...][/chroot]). Raises
-    StartupError if no server answers or the chroot is missing; Failure if the chroot has no Kafka
-    nodes, or if ZooKeeper fails inside the `async with` block."""
+    StartupError if no server answers or the chroot is missing. Raises Failure if the chroot has no
+    Kafka nodes. Also raises Failure if ZooKeeper fails inside the `async with` block."""
     coord = KazooCoord(connect, clock=SystemClock())
     await coord.start(CONNECT_S, refusals_max=TOOL_REFUSALS_MAX)
     try:

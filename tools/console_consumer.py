@@ -247,7 +247,8 @@ def group_of(
     flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
 ) -> str | None:
     """Return the group from --group (`flag`), --consumer-property (`words`) or --consumer.config.
-    Raises click.UsageError for different groups, or a group with a `partition`."""
+    Raises click.UsageError if they name different groups, or if both a group and a `partition` are
+    given."""
     places = (
         flag,
         parse_overrides(words).get("group.id"),

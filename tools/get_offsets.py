@@ -179,8 +179,8 @@ def choose(
 
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
-    """Print the partitions with their offsets, one partition per line. A partition without a
-    matching record is left out. Print errors on standard error. Return the exit code."""
+    """Print the partitions with their offsets, one partition per line. A partition with neither an
+    offset nor an error is left out. Print errors on standard error. Return the exit code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:
             click.echo(

@@ -162,8 +162,8 @@ class BrokerNotifier:
         now on.
 
         A request with Extent.ALL makes the broker remove each replica or partition that the request
-        does not name. So the first request of each kind has Extent.ALL only if the controller knows
-        all that the request has to name.
+        does not name. So this method gives the first request of each kind Extent.ALL only if the
+        controller knows all that the request has to name.
         """
         whole = not self._context.damaged
         lacks_state = any(

@@ -83,7 +83,8 @@ class PendingWork:
     before clients see it as the leader. Until the controller calls `complete`, `take` returns only
     the kinds 1 and 2.
 
-    With Extent.ALL the broker drops every replica or partition that the request does not name.
+    If a command has Extent.ALL, the broker drops every replica or partition that the command does
+    not name.
 
     Invariant: if a partition has both a pending StopReplica and a pending LeaderAndIsr, the
     StopReplica deletes the old replica, and the LeaderAndIsr begins a new one.

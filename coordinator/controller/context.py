@@ -136,7 +136,8 @@ class ClusterContext:
         holds:
 
         - the partition is not online;
-        - an ISR member is `stale`, or not one of `candidates_of`;
+        - an ISR member is in `stale`;
+        - an ISR member cannot become leader now (see `candidates_of`);
         - the partition has eligible leader replicas (KIP-966).
         """
         if partition.state is None:

@@ -1,5 +1,5 @@
 """The controller's topic deletions, from the request under /admin/delete_topics to the removal of
-the last node."""
+the topic's ZooKeeper nodes."""
 
 from __future__ import annotations
 

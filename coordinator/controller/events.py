@@ -132,8 +132,8 @@ class HandoverAsked:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesChanged:
-    """unclean.leader.election.enable or min.insync.replicas has changed for these topics (None: any
-    topic)."""
+    """unclean.leader.election.enable or min.insync.replicas may have changed for `topics` (None:
+    for all topics)."""
 
     topics: frozenset[str] | None
 

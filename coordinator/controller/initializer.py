@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Watches:
-    """The callbacks for changes of the nodes that a controller reads."""
+    """The callbacks for changes of the ZooKeeper nodes that a controller reads."""
 
     brokers: Watch
     topics: Watch

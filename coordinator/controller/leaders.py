@@ -30,7 +30,7 @@ def offline(
     """Return a new leader for a partition whose leader is lost; None if no replica may lead. The
     candidates have these ranks, best first:
 
-    - a live ISR member that is not `stale`;
+    - a live ISR member that has not restarted since it was last in sync (is not in `stale`);
     - any live ISR member;
     - a live eligible leader replica (KIP-966);
     - with `unclean`, any live replica.

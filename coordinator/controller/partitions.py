@@ -77,7 +77,8 @@ class Partition:
 
 
 class Reason(enum.Enum):
-    """The reason for a write of a partition's state. The journal contains the enum value."""
+    """The reason for a write of a partition's state. The decision journal contains the enum
+    value."""
 
     NEW_PARTITION = "new-partition"
     LEADER_LOST = "leader-lost"

@@ -1,6 +1,6 @@
 """Automatic preferred leader elections (auto.leader.rebalance.enable).
 
-A check elects in rounds, so that the controller handles other events in between.
+The elections are held in rounds, so that the controller handles other events between two rounds.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ async def read_request(
 async def remove_request(
     services: ControllerServices, path: str, stat: NodeStat, retry_event: Event
 ) -> None:
-    """Remove the node, unless the node has changed since `stat`. If the removal fails, the
-    controller handles `retry_event` after a pause, unless the node has children. Raises
-    ControllerMoved. Raises CoordError if the session has expired."""
+    """Remove the request node at `path`, unless the node has changed since `stat`. If the removal
+    fails, the controller handles `retry_event` after a pause. There is no retry if the node has
+    children. Raises ControllerMoved. Raises CoordError if the session has expired."""
     (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
         log.warning("request not removed path=%s reason=%r", path, outcome)

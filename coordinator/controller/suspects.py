@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
-    """Return the replicas with the longest log, by last leader epoch and then end offset, in the
-    order of the assignment.
+    """Return the replicas with the longest log, in the order of the assignment. Logs are compared
+    by their last leader epochs, then by their end offsets.
 
     The result is empty unless every assigned replica is on one of `hosts` (the live brokers that
     may lead) and has reported its log end in the present leader epoch. A log with a last epoch
@@ -79,9 +79,8 @@ class Suspects:
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
-        """Elect a leader for each partition in `keys` without a leader, in-sync replica or eligible
-        leader replica, if all its replicas have reported their log ends. Raises ControllerMoved,
-        CoordError."""
+        """Elect a leader for each orphaned partition in `keys`, if all replicas of the partition
+        are live and have reported their log ends. Raises ControllerMoved, CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:

@@ -1,4 +1,5 @@
-"""Topic requests, which any broker can handle: create, read, request the deletion.
+"""Creates and reads topics, and requests their deletion, in ZooKeeper. Any broker can do this, not
+only the controller.
 
 The functions write the same nodes as Kafka's own tools. Like these tools, they do not check the
 controller epoch.
@@ -207,7 +208,7 @@ async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> N
 
 
 async def read_topic(coord: Coord, name: str) -> TopicDescription:
-    """Return the topic, with NO_TOPIC_ID if the node has no topic id. Raises BrokerError
+    """Return the topic, with NO_TOPIC_ID if the topic's node has no topic id. Raises BrokerError
     UNKNOWN_TOPIC_OR_PARTITION, MalformedNode, CoordError."""
     path = paths.topic(name)
     try:

@@ -19,8 +19,8 @@ class Membership(Protocol):
     group may get its first member."""
 
     def members_changed(self, group: GroupView) -> None:
-        """Schedule the write of the group's members and assignments to ZooKeeper. Never waits. A
-        group in state Dead has been deleted."""
+        """Schedule the write of the group's members and assignments to ZooKeeper. For a group in
+        state Dead, schedule the removal of its nodes instead. Never waits."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Return NONE if a first member may join the group. Return INCONSISTENT_GROUP_PROTOCOL if

@@ -273,8 +273,8 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether `_known` reliably tells if the node exists. False in `_known` is reliable only
-        below /pybroker/offsets, because other clients can create other nodes."""
+        """Whether `_known` reliably tells if the node exists. An entry with the value False is
+        reliable only below /pybroker/offsets, because other clients can create nodes elsewhere."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

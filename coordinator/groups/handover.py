@@ -16,9 +16,9 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether this member must revoke a partition that it owned when it joined, because the new
-    assignment gives the partition to no member. False if the members are not consumers, or if the
-    metadata cannot be decoded."""
+    """Whether this member still has to revoke a partition: the member owned the partition when it
+    joined, and the new assignment gives the partition to no member. False if the members are not
+    consumers, or if the metadata cannot be decoded."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False
     try:

@@ -24,9 +24,9 @@ def commit(
     group: Group, identity: Identity, generation: int, now: float, *, in_transaction: bool = False
 ) -> ErrorCode:
     """Return NONE if offsets may be committed now, else the error code. A member's valid commit
-    outside a transaction renews its session.
+    outside a transaction renews the member's session.
 
-    Without a generation (-1), two commits are allowed:
+    Without a generation (-1), two kinds of commit are allowed:
 
     - any commit in an Empty group
     - a transaction's commit that has neither a member id nor an instance id, as from old producers

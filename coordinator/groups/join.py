@@ -152,8 +152,9 @@ def _why(call: Join, event: str) -> str:
 
 
 def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Make the member wait for the new generation, with the values of this request. If an earlier
-    JoinGroup of the member still waits, answer it with REBALANCE_IN_PROGRESS."""
+    """Copy the values of this request into the member, and make the member wait for the new
+    generation. If an earlier JoinGroup of the member still waits, answer it with
+    REBALANCE_IN_PROGRESS."""
     if member.join is not None:
         effects.answer(member.join, Joined(ErrorCode.REBALANCE_IN_PROGRESS, call.member_id))
     member.set_protocols(call.protocols)

@@ -61,8 +61,8 @@ class Member:
         return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether the session cannot time out now, because a request waits. The session of a new
-        member can always time out."""
+        """Whether the session cannot time out now, because a JoinGroup or SyncGroup request of the
+        member waits for its response. The session of a new member can always time out."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:

@@ -74,8 +74,8 @@ class WantedNodes:
 
 
 def wanted_nodes_of(group: GroupView) -> WantedNodes:
-    """Return the nodes that the group shall have. Owners, and topics of members, are in the nodes
-    only if the group is Stable and has the protocol type `consumer`."""
+    """Return the ZooKeeper nodes that the group shall have. They contain owners and the members'
+    topics only if the group is Stable and has the protocol type `consumer`."""
     members: dict[str, tuple[str, ...]] = {}
     owners: dict[TopicPartition, str] = {}
     is_consumers = group.protocol_type == _CONSUMER

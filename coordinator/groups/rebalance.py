@@ -144,7 +144,7 @@ def dismiss(
 
 
 def continue_without(group: Group, effects: Effects, why: str) -> None:
-    """Continue after a member was removed. If the group already waits for joins, call
+    """Let the group continue after a member was removed. If the group already waits for joins, call
     `try_complete`. Otherwise begin a rebalance, unless the group is empty or dead. `why` is for the
     log."""
     if group.state is GroupState.PREPARING_REBALANCE:

@@ -155,7 +155,8 @@ class _GroupValue(Message):
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """Encode the key of an offset. Raises ValueError for names of more than 32,767 bytes."""
+    """Encode the key of an offset record. Raises ValueError for a group id or topic name of more
+    than 32,767 bytes."""
     topic, partition = key.topic_partition
     stored = _OffsetKey(group=key.group_id, topic=topic, partition=partition)
     return _encode(stored, OFFSET_KEY_VERSION)
@@ -275,8 +276,9 @@ def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
 
 
 def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
-    """Return (version, fields) of the value: a group for key version 2, else an offset. Valid
-    subscriptions and assignments of consumers are decoded, too. Raises MalformedInput."""
+    """Return (version, fields) of the value `data`. The value describes a group if `key_version` is
+    2, else an offset. Valid subscriptions and assignments of consumers are decoded, too. Raises
+    MalformedInput."""
     if key_version != GROUP_KEY_VERSION:
         version = _check_value_version(data, "an offset")
         return version, plain(_decode(_OffsetValue, data), version)

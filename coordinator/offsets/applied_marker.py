@@ -24,8 +24,8 @@ class AppliedMarker:
         self._path = paths.applied_marker(partition)
 
     async def get(self) -> int | None:
-        """Return the log offset in the applied marker (see the class); None if the marker's node
-        does not exist. Raises CoordError, MalformedNode."""
+        """Return the stored log offset, up to which transactional offset commits are in ZooKeeper;
+        None if the node does not exist. Raises CoordError, MalformedNode."""
         await self._coord.sync(self._path)
         try:
             data, _ = await self._coord.get(self._path)
@@ -45,7 +45,8 @@ class AppliedMarker:
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
         """Return the log offset that the ZooKeeper node must have after the shard was loaded; None
         if the node needs no change. `stored`: the log offset in the node (None: no node).
-        `last_marker`: the log offset of the last marker whose offsets are in ZooKeeper (-1: none).
+        `last_marker`: the log offset of the last commit marker whose transaction's offsets are in
+        ZooKeeper (-1: none).
 
         After an unclean election, `stored` may be at or above the log end. The node must then get
         the lower `last_marker`: otherwise later commit markers below `stored` would count as

@@ -89,9 +89,9 @@ class PendingKeys:
 
 
 class Ended(NamedTuple):
-    """A transaction that has ended. `offsets` has the offsets that the transaction commits; None
-    removes the committed offset. `offsets` is empty after an abort, and never has offsets that
-    later records have replaced."""
+    """A transaction that has ended. `offsets` has the offsets that the transaction commits, without
+    those that a later record had replaced before the end. A value of None removes the committed
+    offset. After an abort, `offsets` is empty."""
 
     producer_id: int
     marker_offset: int
@@ -127,7 +127,8 @@ class RecordedOffsets:
             self._drop_pending(key)
 
     def replay_marker(self, marker: StoredMarker) -> Ended:
-        """End the producer's transaction, and return the offsets that it commits."""
+        """End the producer's transaction. Return the offsets that the transaction commits: none for
+        an abort marker."""
         taken = self._open.pop(marker.producer_id, {})
         offsets: dict[OffsetKey, CommittedOffset | None] = {}
         for key, (committed, record_offset) in taken.items():

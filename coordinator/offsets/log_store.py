@@ -135,7 +135,8 @@ class LoggedOffsets:
 
     def _check_decided(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
         """Raise BrokerError COORDINATOR_LOAD_IN_PROGRESS if a transaction has a pending offset of
-        one of the partitions."""
+        one of the partitions. The offsets in ZooKeeper cannot be imported before the transaction
+        ends."""
         undecided = sorted({*partitions}.intersection(self._log.undecided(group_id)))
         if undecided:
             raise BrokerError(
@@ -163,8 +164,8 @@ class LoggedOffsets:
         return codes
 
     async def prepare(self, group_id: str) -> None:
-        """Import the group's offsets if the group has no offset record yet. Raises BrokerError
-        UNKNOWN_MEMBER_ID if the group has consumers of Kafka 0.8."""
+        """Import the group's offsets from ZooKeeper if the log has no offset record of the group
+        yet. Raises BrokerError UNKNOWN_MEMBER_ID if the group has consumers of Kafka 0.8."""
         if self._may_be_new(group_id) and (await self._import_in_turn(group_id)).is_classic:
             raise BrokerError(
                 ErrorCode.UNKNOWN_MEMBER_ID,

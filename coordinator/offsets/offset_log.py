@@ -38,8 +38,8 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 
 class OffsetLog:
     """The offset records of one shard. After `begin`, `ended` is called for each transaction that
-    ends. When the transaction's offsets have taken effect, the owner of the OffsetLog must call its
-    `recorded.release`."""
+    ends. When the transaction's offsets have taken effect, the owner of the OffsetLog must call
+    `release` of the attribute `recorded`."""
 
     def __init__(self, shard: ShardContext, ended: Callable[[Ended], None]) -> None:
         self.recorded = RecordedOffsets()
@@ -114,7 +114,8 @@ class OffsetLog:
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
         """Return the partitions for which the group has a transactional offset that is not in
-        effect yet. The transaction is still open, or is committed already."""
+        effect yet. The transaction is still open, or it is committed and its offsets take effect
+        soon."""
         return self.recorded.pending.of_group(group_id)
 
     def is_ending(self, key: OffsetKey) -> bool:

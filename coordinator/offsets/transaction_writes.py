@@ -51,10 +51,10 @@ class TransactionWrites:
         keep: Callable[[Offsets], Awaitable[None]],
     ) -> None:
         """- `is_ending`: returns whether the log has the marker of a transaction with the given
-        key, but the in-sync replicas do not have the marker yet
+          key, but the in-sync replicas do not have the marker yet
         - `release`: called when ZooKeeper has a transaction's offsets, and `applied` has reached
           the offset of its commit marker
-        - `keep`: stores offsets that ZooKeeper refuses; may raise BrokerError"""
+        - `keep`: writes to the log the offsets that ZooKeeper refuses; may raise BrokerError"""
         self._shard = shard
         self._writes = writes
         self._applied = applied

@@ -275,9 +275,9 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags. If the session is new, or if another broker may lead, also check
-        that no later coordinator has taken the fence. Raises BrokerError NOT_COORDINATOR, or
-        CoordError."""
+        ZooKeeper server lags. If the session is new, or if another broker has possibly become the
+        coordinator, also check that no later coordinator has changed the fence node. Raises
+        BrokerError NOT_COORDINATOR, or CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()

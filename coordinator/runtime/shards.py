@@ -116,7 +116,7 @@ class Shards(Generic[C]):
             self._begin(partition)
 
     def resigned(self, partition: int) -> None:
-        """End the partition's shard, because this broker does not lead any more."""
+        """End the partition's shard, because this broker no longer leads the partition."""
         if self._led.pop(partition, None) is not None:
             self._end(partition)
 

@@ -267,9 +267,9 @@ class TransactionCoordinator:
     def _carry_out(
         self, entry: Entry | None, decided: Transaction | ErrorCode
     ) -> Deferred[None] | None:
-        """Append a decided state as `_append_in_time` does. Raise a decided error code; for NONE,
-        return None. While the last state is not replicated, raise CONCURRENT_TRANSACTIONS for the
-        current producer, whatever is decided."""
+        """Append a decided state as `_append_in_time` does. Raise a decided error code, but return
+        None for NONE. While the last state is not replicated, raise CONCURRENT_TRANSACTIONS
+        instead, unless the error code refuses a producer that is not the current one."""
         if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)
         self._check_not_pending(entry)
@@ -306,9 +306,9 @@ class TransactionCoordinator:
     def _append(
         self, transaction: Transaction, *, is_awaited: bool = True
     ) -> Deferred[None] | None:
-        """Append the record of the state. Return a Deferred that waits until the in-sync
-        replicas have the record; None if they have it already, or if not `is_awaited`. Raises
-        BrokerError."""
+        """Append the record of `transaction`. Return a Deferred that waits until the in-sync
+        replicas have the record; None if they have it already. With `is_awaited` False, return
+        None, and treat the record as committed at once. Raises BrokerError."""
         value = records.encode_value(transaction)
         self._appended = value, transaction
         record = KeyValue(records.encode_key(transaction.transactional_id), value)

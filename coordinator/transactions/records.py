@@ -64,7 +64,8 @@ class _TransactionValue(Message):
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """Encode the key. Raises ValueError for an id of more than 32,767 bytes."""
+    """Encode the key of the record of a transactional id. Raises ValueError for an id of more than
+    32,767 bytes."""
     key = _TransactionKey(transactional_id=transactional_id)
     return _VERSION.pack(KEY_VERSION) + encode_message(key, KEY_VERSION, False)
 

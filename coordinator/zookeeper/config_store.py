@@ -1,5 +1,5 @@
-"""Reads the configurations under /config, and replaces them together with the notification for all
-brokers. The callers check the values."""
+"""Reads and replaces the configurations under /config. A multi that replaces a configuration also
+creates the notification for all brokers. The callers check the values."""
 
 from __future__ import annotations
 

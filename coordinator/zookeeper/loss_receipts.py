@@ -109,9 +109,9 @@ class LossReceipts:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Record in the partition's loss receipt of `leader_epoch` which offsets this broker's
-        replica truncates: from `start` up to, not including, `end`. Raises NoNode if there is no
-        such receipt."""
+        """Record that this broker's replica truncates the offsets from `start` up to, not
+        including, `end`. The record goes into the partition's loss receipt (see the module) for
+        `leader_epoch`. Raises NoNode if there is no such receipt."""
         path = paths.loss(topic_partition)
         loss = TruncatedRange(self._broker_id, start, end)
         name = topic_partition.topic

@@ -1,5 +1,5 @@
-"""Sends the writes of many callers in one multi, because a request to ZooKeeper costs far more than
-an operation.
+"""Sends the writes of many callers in one multi, because a ZooKeeper request costs far more than
+one more operation in a multi.
 
 A joint multi applies all of its writes or none. If ZooKeeper refuses a joint multi, each write is
 sent again alone. If the reply is lost, each caller gets ConnectionLoss.

@@ -200,9 +200,9 @@ async def _register_once(
 
 
 async def raise_incarnation(coord: Coord, broker_id: int) -> None:
-    """Raise the broker's incarnation: late Fetch requests of its earlier process can then not add a
-    replica to an ISR (KIP-903). A starting broker calls this before it removes its replicas from
-    ISRs and before it registers. Raises CoordError."""
+    """Increase the broker's incarnation number, so that late Fetch requests of the broker's earlier
+    process cannot add a replica to an ISR (KIP-903). A starting broker calls this before it removes
+    its replicas from ISRs and before it registers. Raises CoordError."""
     path = paths.incarnation(broker_id)
     await ensure(coord, path)
     await repeat_conditional_write(lambda: coord.multi([SetOp(path, b"")]))

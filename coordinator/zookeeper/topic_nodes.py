@@ -43,8 +43,8 @@ async def multi(
     coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
 ) -> list[OpResult]:
     """Apply `ops`, all or none, if the topic still exists (`topic` None: without this condition).
-    Return the results of `ops`. `send` sends the operations. By default the operations are sent in
-    a separate multi.
+    Return the results of `ops`. `send` sends the condition and `ops` to ZooKeeper, by default in a
+    multi of their own.
 
     Raises MultiFailed or another CoordError. The index of MultiFailed counts `ops` from 0, and is
     negative if the topic is deleted.

@@ -22,7 +22,8 @@ turns take two thirds of a session timeout."""
 
 
 class WedgeWatch:
-    """Calls `abandon` if the event loop is stuck. Owns a thread between `start` and `stop`."""
+    """If the event loop is stuck, calls `abandon`, which gives up the ZooKeeper session. Owns a
+    thread between `start` and `stop`."""
 
     def __init__(self, session_s: Callable[[], float], abandon: Callable[[], None]) -> None:
         """After `start`, a thread calls `abandon` when the event loop has not called `alive` for

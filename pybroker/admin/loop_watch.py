@@ -1,6 +1,7 @@
 """Measures the load and the delay of the event loop for the metrics.
 
-The idle ratio is that of the event loop's thread, in place of Kafka's request handler threads.
+In place of the idle ratio of Kafka's request handler threads, the metrics have the idle ratio of
+the event loop's thread.
 """
 
 from __future__ import annotations

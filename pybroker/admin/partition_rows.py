@@ -32,8 +32,9 @@ class LogRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """The values of a partition: broker ids and counts from the cluster's metadata. `log` is None
-    if this broker has no open replica of the partition."""
+    """The values of a partition. From the cluster's metadata: `leader` and `preferred` are broker
+    ids, `replicas` and `isr` are counts. `log` is None if this broker has no open replica of the
+    partition."""
 
     labels: str
     """The labels in Prometheus' text format: {topic="...",partition="..."}."""

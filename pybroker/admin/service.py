@@ -76,7 +76,7 @@ class AdminService:
         self._task.start(self._serve)
 
     def broker_serves(self) -> None:
-        """Set the phase to running, and start the HTTP server."""
+        """Set the broker's phase in `view` to RUNNING, and start the HTTP server."""
         self.view.phase = Phase.RUNNING
         self._serves.set()
 

@@ -105,8 +105,8 @@ class ControllerJournal:
             file.close()
 
     def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
-        """Read the newest entries from both files and from `waiting`, the lines that are still to
-        be written. A line that a crash cut off is skipped. Blocks."""
+        """Read the newest entries from the current file, the older file, and `waiting`, the lines
+        that are still to be written. A line that a crash cut off is skipped. Blocks."""
         found: list[Entry] = []
         wanted = b"" if partition is None else json.dumps(partition).encode()
         for lines in (waiting, self._lines(self._path), self._lines(self._older)):

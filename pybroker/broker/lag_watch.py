@@ -151,8 +151,8 @@ class LagWatch:
 
 
 def ask_leaders(broker_id: int, own_endpoint: Callable[[], Endpoint | None]) -> AskLag:
-    """Return an `AskLag` that asks the leaders through an admin client. The client bootstraps from
-    `own_endpoint`, this broker's inter-broker endpoint (None: unknown)."""
+    """Return an `AskLag` that asks the partitions' leaders for the lag, with an admin client. The
+    client bootstraps from `own_endpoint`, this broker's inter-broker endpoint (None: unknown)."""
 
     async def ask(positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
         endpoint = own_endpoint()

@@ -65,8 +65,8 @@ async def wait_for_cluster(metadata: MetadataView, controller: Controller, broke
 
 
 async def wait_for_topics(metadata: MetadataView, coord: Coord, existing: Collection[str]) -> None:
-    """Wait until the metadata contains every topic in `existing` whose node is not malformed. After
-    a time limit, log the missing topics and return."""
+    """Wait until the metadata contains every topic in `existing`, except topics whose ZooKeeper
+    node is malformed. After a time limit, log the missing topics and return."""
 
     def missing() -> set[str]:
         return wanted - metadata.topics.keys()

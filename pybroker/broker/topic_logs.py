@@ -28,8 +28,8 @@ _RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
 def topic_log_config(
     broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
 ) -> LogConfig:
-    """Return the options of a topic's logs. `overrides` is None if the topic's node is malformed.
-    If an option about retention cannot be read, the logs keep all records."""
+    """Return the options of a topic's logs. `overrides` is None if the topic's configuration node
+    is malformed. If an option about retention cannot be read, the logs keep all records."""
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
@@ -51,8 +51,9 @@ async def read_log_configs(
     topics: Collection[str],
     held: Callable[[str], LogConfig | None],
 ) -> dict[str, LogConfig]:
-    """Return the options of the topics' logs, read from ZooKeeper after a sync. If a topic's node
-    is malformed, the options that `held` returns stay in force. Raise CoordError."""
+    """Return the options of the topics' logs, read from ZooKeeper after a sync. If a topic's
+    configuration node is malformed, the options that `held` returns stay in force. If `held`
+    returns None, retention is disabled. Raise CoordError."""
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)

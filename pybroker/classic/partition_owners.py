@@ -60,7 +60,7 @@ class OwnedPartition:
         return taken
 
     def settle(self) -> None:
-        """Count the records that the stream returned last as consumed."""
+        """Treat as consumed the records that `take` has returned most recently."""
         if self.in_hand is not None:
             self._done(self.in_hand)
             self.in_hand = None

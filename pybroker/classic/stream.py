@@ -67,8 +67,8 @@ class Stream:
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return at most `max_records` records; {} if none arrives within `timeout_ms`. The records
-        of earlier calls now count as consumed.
+        """Return at most `max_records` records; {} if none arrives within `timeout_ms`. This call
+        marks the records of earlier calls as consumed.
 
         Raises RebalanceFailed while the member cannot get its partitions. Also raises
         GroupIsCoordinated, DamagedRecords, and ResponseError for an error that is not retriable.

@@ -66,8 +66,8 @@ def record_batch(
 
 
 def keys_and_values(batch: RecordBatch) -> tuple[ArrowColumn | None, ArrowColumn]:
-    """Return the columns "key" (None if missing) and "value", without a copy. Raises ValueError for
-    a missing "value", another column, or a column neither binary nor text."""
+    """Return the columns "key" (None if missing) and "value", without a copy. Raises ValueError if
+    "value" is missing, if the batch has more columns, or if a column is neither binary nor text."""
     names = batch.schema.names
     extra = sorted(set(names) - {"key", "value"})
     if "value" not in names or extra:

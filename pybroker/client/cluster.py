@@ -178,7 +178,8 @@ class Cluster:
 
     async def refreshed(self, timeout_s: float) -> None:
         """Refresh the metadata and wait until it has arrived. Raises TimeoutError after
-        `timeout_s`; Closed if the client is closed; the error of the refresh if it fails."""
+        `timeout_s`. Raises Closed if the client is closed. Raises the error of the refresh if the
+        refresh fails."""
         if self._closed:
             raise _closed()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -368,8 +368,9 @@ class Consumer(Generic[Key_co, Value_co]):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[Key_co, Value_co]]]:
-        """Return the next records of these partitions (none given: all assigned), in total at most
-        `max_records` (None: max.poll.records); {} if none arrives within `timeout_ms`.
+        """Return the next records of the given partitions, or of all assigned partitions if none is
+        given. The result has at most `max_records` records in total (None: max.poll.records). If no
+        record arrives within `timeout_ms`, return {}.
 
         Raises OffsetUnavailable, DamagedRecords or ResponseError if a partition cannot be read:
         pause the partition or seek. Raises SubscriptionConflict if there is no subscription or

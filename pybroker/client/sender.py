@@ -430,8 +430,8 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Begin the reset of the sequence numbers if there is a gap, and no batch with a sequence
-        number waits or is in flight."""
+        """Begin the reset of the sequence numbers if failed batches have left a gap in them. Do
+        nothing while a batch with a sequence number waits or is in flight."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()

@@ -28,8 +28,8 @@ class Serializer(Protocol[T_contra]):
     """An object that serializes the keys or the values of a producer."""
 
     def serialize(self, topic: str, value: T_contra, /) -> Buffer | None:
-        """Return the bytes of a key or value; None makes the key or value null. If the application
-        sends a null key or value, `value` is None."""
+        """Return the bytes of a key or value, or None for a null key or value. `value` is None if
+        the application sends a null key or value."""
 
 
 class SerializerWithHeaders(Protocol[T_contra]):
@@ -45,8 +45,9 @@ SerializerLike = (
 
 def converter(name: str, given: object, method: str, faults: list[str]) -> Convert | None:
     """Return the application's serializer or deserializer `given` as a function (topic, headers,
-    item), or None. `given` is a function of one argument, an object with the method `method`, or
-    None. Otherwise add a message about `name` to `faults`."""
+    item). `given` is a function of one argument, or an object with the method `method`. Return None
+    if `given` is None or a text from a properties file. For any other value, return None and add a
+    message about `name` to `faults`."""
     if given is None:
         return None
     if is_property(name, given):

@@ -172,7 +172,8 @@ class PartitionReader:
         return True
 
     def take(self, limit: int) -> list[ConsumerRecord[Any, Any]]:
-        """Return up to `limit` decoded records, and move the position behind them."""
+        """Return up to `limit` decoded records, and advance the position to the offset after
+        them."""
         start, self.ready_at = self.ready_at, min(self.ready_at + limit, len(self.ready))
         taken = self.ready
         if start or self.ready_at < len(taken):
@@ -220,8 +221,8 @@ class PartitionReader:
         return 0 if self.columns is None else self.columns.size + ROW_BYTES * self.columns.rows
 
     def take_columns(self) -> Columns | None:
-        """Return the decoded columns, and move the position behind them. Return None if they have
-        no rows, or a batch is only partly decoded."""
+        """Return the decoded columns, and advance the position to the offset after them. Return
+        None if they have no rows, or a batch is only partly decoded."""
         if self.columns is None or not self.columns.rows or self.inside_batch:
             return None
         self.counters.records += self.columns.rows
@@ -246,8 +247,8 @@ class PartitionReader:
         return self.ready_count > 0 or (self.columns is not None and self.columns.rows > 0)
 
     def _taken(self) -> None:
-        """Do nothing if some decoded records have not been taken yet. Otherwise empty the list of
-        decoded records. Then, if `end` is not None, move the position to `end`."""
+        """If all decoded records have been taken, empty their list. Then, if `end` is not None,
+        move the position to `end`. If decoded records are left, do nothing."""
         if self.is_decoded:
             return
         self.counters.records += self.ready_at

@@ -59,8 +59,9 @@ class LogCleaner:
     """Compacts logs in log.cleaner.threads tasks. `set_aside` has the logs that the cleaner could
     not compact.
 
-    Each task has its own thread. In the broker's pool, each step of a task would wake another
-    thread, often on the event loop's processor. The event loop would then wait for up to 4 ms.
+    Each task has its own thread. If the tasks used the broker's thread pool, each step would wake
+    another thread, often on the event loop's processor. The event loop would then wait for up to 4
+    ms.
     """
 
     def __init__(

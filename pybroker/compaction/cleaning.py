@@ -54,9 +54,9 @@ def clean(
     and at the end the result. Each step waits for the disk. Keys fill at most the share
     `load_factor` of `memory_bytes`.
 
-    Raises CannotClean; CorruptionError for a damaged batch; DiskFull; StorageError if the disk
-    fails, or if the log was truncated or closed. After an error each segment is an original or a
-    complete copy.
+    Raises CannotClean or DiskFull. Raises CorruptionError for a damaged batch. Raises StorageError
+    if the disk fails, or if the log was truncated or closed. After an error each segment is an
+    original or a complete copy.
     """
     work = _Pass(plan, disk, OffsetMap(memory_bytes, load_factor, plan.first_dirty), now_ms)
     yield from work.collect_keys()
@@ -98,8 +98,8 @@ class _Pass:
         self._buffer = _new_buffer()
 
     def transactions(self, from_offset: int) -> SeenTransactions:
-        """Return the state of the transactions at `from_offset`. A reader that begins there needs
-        it to recognize aborted batches."""
+        """Return the state of the transactions for a reader that begins at `from_offset`. The
+        reader needs this state to recognize aborted batches."""
         log, end = self._plan.log, self._plan.end
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 

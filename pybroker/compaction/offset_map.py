@@ -64,7 +64,8 @@ class OffsetMap:
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:
         """Store the keys of a batch; batches must come in offset order. Return whether the map had
-        room for all keys. Yields 0 between slices. Raises CorruptionError for damaged records."""
+        room for all keys. Yields 0 between two slices of the batch's records. Raises
+        CorruptionError for damaged records."""
         check_count(header.record_count, len(payload))
         position = 0
         for count in self._slices(header.record_count):

@@ -15,7 +15,8 @@ class SeenTransactions:
     `is_empty`, any other batch to `is_aborted`."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """`aborted` are the aborted transactions of the batches that the caller will pass."""
+        """`aborted`: the aborted transactions of all batches to be passed to `is_aborted` and
+        `is_empty`."""
         self._to_come = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTransaction] = {}
         """Producer id -> its aborted transaction. The entry exists while the batches between the

@@ -199,8 +199,8 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names of the options that are ignored with a warning, and the faults: names that
-    are probably misspelt, unknown names with the prefix `pybroker.`, and refused options."""
+    """Return the names of the options that are ignored with a warning, and error messages for names
+    that are probably misspelt, unknown names with the prefix `pybroker.`, and refused options."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():

@@ -216,8 +216,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _conflict(first: Listener, second: Listener) -> bool:
-    """Return whether both listeners have the same port, other than 0 (any port). An IPv4 and an
-    IPv6 address can share a port (KIP-797)."""
+    """Return whether the ports of the listeners conflict. Equal ports conflict, with two
+    exceptions: port 0 (any port), and the port of an IPv4 and an IPv6 address (KIP-797)."""
     if first.port != second.port or first.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (first, second)}

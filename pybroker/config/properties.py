@@ -42,8 +42,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """Return the properties in a file of UTF-8, or else Latin-1. Raise ConfigError if the file
-    cannot be read or has an error."""
+    """Return the properties in a file. The file is read as UTF-8, or as Latin-1 if it is not valid
+    UTF-8. Raise ConfigError if the file cannot be read or has an error."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:

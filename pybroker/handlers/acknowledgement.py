@@ -69,8 +69,8 @@ class _Acknowledgement(Generic[R, T]):
 
     def is_reached(self) -> bool:
         """Return whether each batch has been acknowledged or has failed. At the deadline, the
-        remaining batches fail. Before the deadline, register a wait for them, after which they are
-        checked again."""
+        remaining batches fail. If batches remain before the deadline, start a wait for them. This
+        method is called again at the end of the wait."""
         services, fail = self._services, self._fail
         pending = [item for item in self._pending if not is_decided(services, item, fail)]
         self._pending = pending

@@ -60,7 +60,8 @@ class ControllerView(Protocol):
 
 class ZooKeeperLease(Protocol):
     """The broker's ZooKeeper lease. Each answer of ZooKeeper to a write or a sync extends the
-    lease. Without a lease, the broker answers only some requests, or none."""
+    lease. Without a lease, the broker answers only requests such as Produce with acks=all. In some
+    cases, for example after a long pause of the process, the broker answers none."""
 
     @property
     def is_valid(self) -> bool:

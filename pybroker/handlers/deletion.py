@@ -1,6 +1,6 @@
 """DeleteRecords: raises the log start offset of partitions, and deletes the segments below it. A
-result without an error means that all live replicas have the new offset, and that this broker has
-checkpointed the offset. Only if the disk is full, the checkpoint may be missing."""
+result without an error means that all live replicas have the new offset. Unless the disk was full,
+the result also means that this broker has checkpointed the offset."""
 
 from __future__ import annotations
 

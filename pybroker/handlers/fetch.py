@@ -144,9 +144,9 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Start a task if there is more to do at once; otherwise wait in the purgatory. `reading`
-        is the state of the last pass over the partitions. `seen` is the purgatory's count of
-        changes before that pass."""
+        """If there is more to do now, start a task. Otherwise wait in the purgatory. `reading` is
+        the state of the last pass over the partitions. `seen` is the purgatory's count of changes
+        before that pass."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -259,9 +259,10 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the time limit (s) of a wait for new data. The limit applies while the fetch session
-    has partitions to read (`FetchSession.pending`). Only a follower has a limit, because it has to
-    learn a new high watermark soon."""
+    """Return a limit (s) for a wait for new data, in addition to the request's own limit. The limit
+    applies while the fetch session has partitions to read (`FetchSession.pending`). The limit is
+    infinite for a consumer, but finite for a follower, because a follower has to learn a new high
+    watermark soon."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 

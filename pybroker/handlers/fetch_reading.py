@@ -92,8 +92,8 @@ class Reading:
 
 def advance(services: Services, reading: Reading) -> bool:
     """Read the next partitions from the page cache. Return True if all partitions are read.
-    Otherwise the caller must yield and call `advance` again, or, if `reading.cached_only` is False,
-    let a thread read the next partition."""
+    Otherwise the caller must call `advance` again. If `reading.cached_only` is False, a thread must
+    first read the next partition. If it is True, the caller must first yield to the event loop."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session

@@ -112,9 +112,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Return the requested partitions that this broker still leads according to ZooKeeper. Only a
-    partition with Authority.CONFIRMED needs this check, before its log end is returned. Requests
-    for the log start, and partitions in `excluded`, need no check."""
+    """Return the requested partitions that this broker still leads according to ZooKeeper. Only
+    partitions with Authority.CONFIRMED are checked: without the check, their log end must not be
+    returned. Requests for the log start, and partitions in `excluded`, are not checked."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:

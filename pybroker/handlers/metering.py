@@ -43,8 +43,8 @@ class Metering:
         self._clock = clock
 
     def answer(self, frame: memoryview, peer: Asking) -> Answer | Awaitable[Answer]:
-        """Return the response of `answering`, or an awaitable of it. Errors of `answering` are
-        raised here or by the awaitable."""
+        """Pass a request on to `answering`, and count the request. Return the response, or an
+        awaitable of the response. Errors of `answering` are raised here or by the awaitable."""
         try:
             key = frame[1]
         except IndexError:

@@ -361,7 +361,8 @@ def _deletion_fault(
 
 async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
     """Return a function that says whether the group is subscribed to a topic. Raise BrokerError
-    GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP if the members are not consumers."""
+    GROUP_ID_NOT_FOUND if the group does not exist or is being deleted. Raise BrokerError
+    NON_EMPTY_GROUP if the members are not consumers."""
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
         if not await shard.has_offsets(group_id):

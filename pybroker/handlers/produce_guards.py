@@ -106,7 +106,8 @@ async def confirm_guards(services: Services, message: ProduceRequest, guards: Gu
 
 
 def confirm_guards_at_once(services: Services, message: ProduceRequest, guards: Guards) -> bool:
-    """Do what `confirm_guards` does, if that needs no wait. Return whether it is done."""
+    """Do the same as `confirm_guards` without a wait, and return True. If a wait is needed, do
+    nothing and return False."""
     assert message.transactional_id is not None
     found = services.verification.confirm_at_once(
         message.transactional_id, guards.producer, guards.unconfirmed

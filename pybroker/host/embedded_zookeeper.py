@@ -70,9 +70,9 @@ class EmbeddedZooKeeper:
     """An embedded ZooKeeper: owns its directory and the server's process from `start` to `stop`."""
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """With `port` 0, the server gets the port of its last start, or any free port. If any other
-        `port` is in use, the server gets a port as with 0 (`may_move` True), or the start fails
-        (`may_move` False)."""
+        """With `port` 0, the server gets the port of its last start, or any free port. Otherwise,
+        the server gets `port` if this port is free. If `port` is in use, the start fails without
+        `may_move`. With `may_move`, the server then gets a port as with 0."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -120,8 +120,9 @@ class EmbeddedZooKeeper:
         self._asked_port, self._may_move = self._port, False  # a restart must keep the port
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait until the launched server answers, and from then on restart the server whenever it
-        ends. Without an answer in time, stop the server and raise StartupError."""
+        """Wait until the launched server answers. Then start a task that restarts the server
+        whenever the server ends. Without an answer in time, stop the server and raise
+        StartupError."""
         assert self._child is not None, "call launch before wait_until_serving"
         try:
             async with asyncio.timeout(timeout_s):
@@ -256,8 +257,8 @@ class EmbeddedZooKeeper:
         return os.fsencode(self._config_file) in arguments
 
     def _choose_port(self) -> int:
-        """Return the port for the server. If the configured port is in use, choose another port; if
-        `_may_move` is False, raise StartupError instead."""
+        """Return the port for the server. If the configured port is in use, choose another port if
+        `_may_move` is True, else raise StartupError."""
         asked = self._asked_port
         if asked and self._take(asked):
             return asked

@@ -1,6 +1,7 @@
 """The standard streams of a tool. If the program that reads the output ends (`| head`), the tool
 ends, too, without an error message. A write then raises OutputGone. It does not raise
-BrokenPipeError, because that is an OSError, and the tool could report the failure of a file."""
+BrokenPipeError: the tool could mistake that OSError for an error of a file that it reads or
+writes."""
 
 from __future__ import annotations
 

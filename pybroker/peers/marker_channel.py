@@ -55,7 +55,8 @@ class LocalMarkers:
 
 
 def new_remote_markers(config: BrokerConfig, sender: int, broker: Broker) -> RemoteMarkers:
-    """Return the channel from the coordinator, whose broker id is `sender`, to `broker`."""
+    """Return the channel to `broker` for the markers of the transaction coordinator on broker
+    `sender`."""
     return RemoteMarkers(
         RemoteBrokerChannel(
             broker,

@@ -305,7 +305,7 @@ def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numb
 
 def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers) -> _HeaderFields:
     """Return the headers of all records, sorted by record. For each record, `at` has the position
-    of its first header, and `counts` has the number of its headers."""
+    of its first header, `ends` the end of the record, and `counts` the number of its headers."""
     _expect((counts >= 0).all() and (counts <= _HEADERS_MAX).all())
     at = at.copy()
     rows = counts.nonzero()[0]

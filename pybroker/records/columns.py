@@ -142,7 +142,7 @@ class ColumnBuilder:
         decompressed_bytes_max: int,
     ) -> int:
         """Add the records of a batch with offsets in [first_offset, end_offset), and return their
-        number. `batch` begins with the encoded batch.
+        number. `batch` may contain more bytes after the encoded batch.
 
         The caller checks the checksum, and skips control batches and aborted batches. Raises the
         errors of `decode_records`. Raises ValueError if the columns could exceed 2 GiB: call

@@ -104,8 +104,9 @@ class SelectBatches(Protocol):
         `Table.select` retains. Reading begins at `position`, writing at `length`. Tombstones are
         removed if the batch's delete horizon is at or before `now_ms`.
 
-        Return the position of the stop in `data`, the new content length of `output`, and for each
-        copied batch: position in `output`, size, last offset, largest timestamp.
+        Return the position in `data` at which the function stopped, the new content length of
+        `output`, and for each copied batch: position in `output`, size, last offset, largest
+        timestamp.
 
         The function stops before a batch of these kinds:
 

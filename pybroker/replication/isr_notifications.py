@@ -1,5 +1,5 @@
-"""Decides when the leader notifies the controller of changed ISRs: at Kafka's intervals, but at
-once if no ISR has changed for `QUIET_S`."""
+"""Decides when the leader notifies the controller of changed ISRs. The first change after `QUIET_S`
+without changes is notified at once, other changes at Kafka's intervals."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The periodic review of the ISR: finds followers that lag, and leaders that have to check in
-ZooKeeper whether they still lead."""
+"""The periodic review of the ISR: finds followers that lag, and leaders that have to ask ZooKeeper
+whether they still lead."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class IsrReview:
                 now = self._clock.monotonic()
 
     def _wake_quiet(self, now: float) -> None:
-        """Schedule a review of each settled partition if one of its followers has recently sent no
-        request in its fetch session."""
+        """Schedule a review of each partition that needed no ISR change and no check at its last
+        review, if one of its followers has recently sent no request in its fetch session."""
         oldest_s = now - self._replicas.lag_max_s * LOOK_SHARE
         for sessions in list(self._quiet):
             if any(each.last_but_one_s < oldest_s for each in sessions):

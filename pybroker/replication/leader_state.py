@@ -117,9 +117,9 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A write of `state` to the partition's state node in ZooKeeper. With `only_looks`, nothing is
-    written. The write succeeds only if the topic still has the id `topic_id`, and the node still
-    has the version `expected_version`.
+    """A request to write `state` to the partition's state node in ZooKeeper, or only to check the
+    node (`only_looks`). The request succeeds only if the topic still has the id `topic_id`, and the
+    node still has the version `expected_version`.
 
     `joins` is the broker that the change adds to the ISR, or NOBODY. The broker must be registered
     with `incarnation`, a number that grows with every registration.
@@ -233,8 +233,8 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The fetch sessions of all followers; None if one of the last two fetches of any follower
-        was not part of that follower's session."""
+        """The fetch sessions of all followers; None unless the last two fetches of each follower
+        were part of that follower's session."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:

@@ -162,7 +162,7 @@ class ReplicaManager:
 
     @property
     def not_opened(self) -> Mapping[TopicPartition, str]:
-        """Replica that failed or could not be opened -> the reason."""
+        """A replica that was closed after a failure or could not be opened -> the reason."""
         return self._not_opened
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:

@@ -31,9 +31,9 @@ the truncation."""
 
 
 class Losses(Protocol):
-    """The loss receipts in ZooKeeper. A loss receipt notes that a partition may have lost committed
-    records, so a follower may truncate such records. Both methods may raise CoordError and
-    MalformedNode."""
+    """The loss receipts in ZooKeeper. A loss receipt notes that a partition has possibly lost
+    committed records. The receipt permits followers to truncate committed records. Both methods may
+    raise CoordError and MalformedNode."""
 
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int

@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
     def idle_s(self, now: float) -> float:
         """Return the time (s) for which the connection has been idle at `now` (monotonic s). Idle
         means: all requests are answered, and bytes move slower than `read_bytes_per_second_min`.
-        Call this periodically, to measure the speed."""
+        Must be called periodically: each call measures the speed since an earlier call."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._is_idle() else 0
         taken_bytes = self._unsent_then - unsent_bytes

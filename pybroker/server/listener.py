@@ -76,7 +76,7 @@ def bind(listener: Bind) -> socket.socket:
 
 
 def _descriptors_for_connections() -> int:
-    """Return the limit for the file descriptors of connections: each descriptor must be below the
+    """Return the limit for the value of a connection's file descriptor: the value must be below the
     limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -294,8 +294,8 @@ class Server:
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _due(self, idle_since: float) -> Iterator[Connection]:
-        """Yield all connections in `_resting` that became idle at `idle_since` (monotonic s) or
-        earlier, and some that became idle later."""
+        """Yield each connection in `_resting` that could have become idle at `idle_since`
+        (monotonic s) or earlier."""
         for connection, began in self._resting.items():
             if began - _REST_S_MAX > idle_since:
                 break  # the others began later

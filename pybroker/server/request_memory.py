@@ -1,6 +1,7 @@
-"""The limit of memory for large requests (`queued.max.request.bytes`). A large request takes memory
-from before it is received until it is answered. At the limit, further large requests wait. One
-request may exceed the limit, so that no request is too large to be received."""
+"""The limit of memory for large requests (`queued.max.request.bytes`). A large request occupies
+memory from just before it is received until it is answered. At the limit, further large requests
+wait. The last request that begins below the limit may exceed it, so that a request of any size can
+be received."""
 
 from __future__ import annotations
 

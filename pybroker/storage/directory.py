@@ -46,8 +46,8 @@ _PROCESS_ID_LENGTH_MAX: Final = 20
 
 
 class UnusableDirectory(StartupError):
-    """Raised if a log directory cannot be used. The broker may start with its other log
-    directories."""
+    """Raised if a log directory cannot be used. If another log directory is usable, the broker can
+    still start."""
 
 
 def make_durable(disk: Disk, path: str) -> None:
@@ -352,7 +352,7 @@ class LogDirectory:
         """Finish the start of the broker: call `in_use`, store `family` (the broker's log
         directories), and remove the file of accepted losses. All replicas that may have lost
         records must already have left the ISR and the eligible leader replicas (KIP-966). Raises
-        StorageError. If the disk was full, call `settle_due` later."""
+        StorageError, also if the disk is full: then call `settle_due` later."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 

@@ -229,8 +229,8 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Move the id of a directory from `lost` (id -> path) to `ids` (path -> id), if the
-        directory is usable and has partitions, but no id in `ids`. Such a directory is not lost."""
+        """Move ids from `lost` (id -> path) to `ids` (path -> id): the id of each directory that is
+        usable, has partitions, and has no id in `ids`. Such a directory is not lost."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():

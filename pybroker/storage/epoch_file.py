@@ -125,8 +125,8 @@ class EpochFile:
         self._note_change()
 
     def _note_change(self, *, begins_only: bool = False) -> None:
-        """Count a change of the epochs. `begins_only`: all epochs that the change adds or removes
-        have no records."""
+        """Count a change of the epochs that is not in the file yet. `begins_only`: all epochs that
+        the change adds or removes only have a start offset, and no records."""
         was_durable = self._changes == self._durable_changes
         self._begins_only = begins_only and (was_durable or self._begins_only)
         self._changes += 1

@@ -330,8 +330,8 @@ class Log:
     def aborted_transactions(
         self, from_offset: int, to_offset: int, *, cached_only: bool = False
     ) -> list[AbortedTransaction]:
-        """Return aborted transactions with records in [from_offset, to_offset), oldest first. With
-        `cached_only` raises NotCached if the lookup would wait for the disk."""
+        """Return aborted transactions with records in [from_offset, to_offset), oldest first.
+        Raises NotCached if `cached_only` is True and the lookup would wait for the disk."""
         return lookup.aborted_transactions(self.segments, from_offset, to_offset, cached_only)
 
     # -- leader epochs

@@ -137,9 +137,9 @@ class LogManager:
         *,
         expects_data: bool = False,
     ) -> None:
-        """Check the log directories, and open all logs. Waits for the disk. `configs`: the
-        topics with options of their own. `expects_data`: see `DirectorySet.settle`. Raises
-        StartupError."""
+        """Check the log directories, and open all logs. Waits for the disk. `configs`: topic ->
+        LogConfig, for topics with options of their own. `expects_data`: see `DirectorySet.settle`.
+        Raises StartupError."""
         self._directories.check(broker_id, cluster_id)
         self.lock()
         opening = Opening(
@@ -426,8 +426,8 @@ class LogManager:
         busy: Container[TopicPartition] = (),
         partitions: Iterable[TopicPartition] | None = None,
     ) -> int:
-        """Run `chores.run_retention` for `partitions` (None: all) but those in `busy`. Return the
-        number of deleted segments. Call this on the event loop only."""
+        """Run `chores.run_retention` for `partitions` (None: all), except those in `busy`. Return
+        the number of deleted segments. Call this on the event loop only."""
         keys = [*self._logs] if partitions is None else partitions
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms, busy)

@@ -50,8 +50,8 @@ class Family:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Return the properties in `text`, in the part of Java's format that these files use: comments,
-    `key=value`, backslashes."""
+    """Return the properties in `text`. Supports only a part of Java's format: comments, `key=value`
+    and backslashes."""
     properties = {}
     for line in text.splitlines():
         line = line.strip()

@@ -1,9 +1,9 @@
 """The move of a replica between log directories (KIP-113), while the broker serves the replica.
 
-The log is copied into a directory `*-future`, which gets the usual name shortly before the copy
-replaces the original. If the broker is killed while both directories have the usual name, the next
-start uses the longer log, unless that log is marked as outdated. Before the log in use is
-truncated, the other log is marked as outdated if its directory has the usual name.
+The log is copied into a directory `*-future`. This directory is renamed to `<topic>-<partition>`
+shortly before the copy replaces the original. If the broker is killed while both directories have
+this name, the next start uses the longer log, unless that log is marked as outdated. While both
+have this name, each truncation of the log in use first marks the other log as outdated.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare the move for a truncation: the log in use will be truncated to `offset`. The next
-        step truncates an unfinished copy too. If a restart could use the log that is not in use,
-        mark that log as outdated.
+        """Prepare the move for a truncation: the log in use will be truncated to `offset`. If the
+        copy is unfinished, the next step of the move truncates the copy too. If the broker's next
+        start could choose the log that is not in use, mark that log as outdated.
 
         Call this before the truncation, while holding the lock of `LogTable`. Waits for the disk.
         Raises BrokerError KAFKA_STORAGE_ERROR: the caller must not truncate then.
@@ -362,8 +362,9 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the log directory that `log` is moved to, or was copied from; None if no file marks a
-    move. The log in that directory may be deleted already. Raises StorageError."""
+    """Return the other log directory of a marked move: the source if `log` is the copy, otherwise
+    the target. Return None if no file marks a move. The log in that directory may be deleted
+    already. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()

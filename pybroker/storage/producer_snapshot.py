@@ -9,9 +9,9 @@ Then follow up to two sections that Apache Kafka does not read:
 
 - The producers' earlier batches: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last
   sequence, i64 last offset, i32 offset delta, i64 timestamp`, oldest first.
-- The undecided transactions: `4 bytes "pyB2", i32 count`, then `i64 producer id, i64 first offset,
-  i64 offset of the marker, i8 1 if it was aborted`. Their marker may still be at or above the high
-  watermark.
+- The undecided transactions, whose marker may still be at or above the high watermark: `4 bytes
+  "pyB2", i32 count`, then `i64 producer id, i64 first offset, i64 offset of the marker, i8 1 for an
+  abort marker`.
 """
 
 from __future__ import annotations

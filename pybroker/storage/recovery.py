@@ -138,8 +138,8 @@ def _is_plausible_batch(file: File, position: int, size: int) -> bool:
 
 def _is_too_high(file: File, position: int, size: int, expected: int) -> bool:
     """Return whether the base offset of the batch at `position` is too high. `expected` is the end
-    offset of the previous batch. The proof is a valid next batch that begins at or above
-    `expected`, but below the end offset of the batch at `position`."""
+    offset of the previous batch. The proof is the next batch: it is valid, and it begins at or
+    above `expected`, but below the end offset of the batch at `position`."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)

@@ -173,9 +173,9 @@ class Relocations:
         log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Prepare the partition's move, if any, for a truncation of the log to `offset`. Waits for
-        the disk. If the disk fails or is full, raises BrokerError KAFKA_STORAGE_ERROR. The caller
-        must then not truncate the log."""
+        """Prepare the partition's move to another log directory, if any, for a truncation of the
+        log to `offset`. Waits for the disk. If the disk fails or is full, raises BrokerError
+        KAFKA_STORAGE_ERROR. The caller must then not truncate the log."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
@@ -220,8 +220,8 @@ class Relocations:
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """Cancel the moves from or to the failed log directory. `partitions` are those whose log
-        (not only a copy of it) is in `directory`. The copies stay on the disk."""
+        """Cancel the moves from or to the failed log directory. `partitions` are those whose log in
+        use is in `directory`. The files that the moves have copied stay on the disk."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()

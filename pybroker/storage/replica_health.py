@@ -197,8 +197,9 @@ class ReplicaHealth:
         self._disk.replace(f"{directory}/{INCOMPLETE}", _INCOMPLETE)
 
     def require_complete(self, key: TopicPartition, is_copied: bool) -> None:
-        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete and `is_copied` is
-        False. `is_copied`: another broker leads the partition, and this broker copies its log."""
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete (may lack acknowledged
+        records) and `is_copied` is False. `is_copied`: another broker leads the partition, and this
+        broker copies the leader's log."""
         if self.allows(key, Event.COMPLETE) and not is_copied:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,

@@ -28,8 +28,8 @@ class RetentionSchedule:
         self._waiting = DueQueue[TopicPartition]()
 
     def due(self, now_ms: int) -> list[TopicPartition]:
-        """Return the partitions whose logs retention has to check at the time `now_ms` (ms since
-        1970). The caller must call `looked_at` for each."""
+        """Return the partitions with logs that are due for a retention check at the time `now_ms`
+        (ms since 1970). The caller must call `looked_at` for each."""
         found = dict.fromkeys(self._changes.take())
         found.update(dict.fromkeys(self._waiting.take_due(now_ms)))
         return [key for key in found if self._log_of(key) is not None]

@@ -173,7 +173,7 @@ class Segment:
 
     def first_timestamp(self) -> int:
         """Return the largest timestamp of the first batch; -1 if the segment is empty. As in Kafka,
-        the segment's age counts from this timestamp."""
+        segment.ms counts from this timestamp."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
@@ -200,8 +200,8 @@ class Segment:
         return header is not None and header.max_timestamp == entry.timestamp
 
     def retention_timestamp(self) -> int:
-        """Return the time (ms since 1970) from which the segment's age counts: the largest
-        timestamp, else the last change of the file."""
+        """Return the time (ms since 1970) from which retention.ms counts for the segment: the
+        largest timestamp, else the last change of the file."""
         timestamp, _ = self.largest_timestamp()
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
@@ -293,9 +293,9 @@ class Segment:
         self._indexes_checked = True
 
     def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
-        """Add the batches from `position` on to the indexes. Return the end of the last whole
-        batch: the file position and the next offset. Ignore batches that another thread appends
-        meanwhile."""
+        """Add index entries for the batches at and after `position`. Return the end of the last
+        whole batch: the file position and the next offset. Ignore batches that another thread
+        appends meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):

@@ -99,8 +99,8 @@ class SegmentRoll:
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
         """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
-        batches still to be written. If the result is False, `room` has the limits of the active
-        segment."""
+        batches still to be written. If the result is False, `room` has the limits within which
+        later batches fit into the active segment."""
         room = self.room
         if (
             active.size + pending_bytes + batch.size <= room.size_bytes

@@ -1,7 +1,8 @@
 """Helpers for tests: a real cluster (`Cluster`), a simulated cluster (`simulation`), and checks of
 what Kafka clients observed (`history`).
 
-Every pytest run imports this package, so it must not import `Cluster` before use.
+Every pytest run imports this package. So the package imports `Cluster` only when a test uses the
+name.
 """
 
 import importlib

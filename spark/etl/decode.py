@@ -27,8 +27,8 @@ def can_fail(decode: Decode) -> bool:
 
 
 def parse_schema(part: Part, where: str) -> StructType | None:
-    """Return the schema of a JSON key or value, None if the part has no schema. Needs a Spark
-    session. Raises ConfigError."""
+    """Return the schema that the job declares for a JSON key or value, or None if it declares none.
+    Needs a Spark session. Raises ConfigError."""
     if part.schema is None:
         return None
     try:

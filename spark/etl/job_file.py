@@ -81,7 +81,7 @@ COUNT_MAX: Final = 2**31 - 1
 
 
 def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> JobFile:
-    """Return the job in a file. Raises ConfigError with every fault."""
+    """Return the job in a file. Raises ConfigError with a list of all faults of the file."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")

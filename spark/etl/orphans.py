@@ -37,7 +37,8 @@ class Leftover:
 
 def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> list[Leftover]:
     """Return all attempts that are not part of the output. `now_s` is in seconds since 1970. An
-    unlocked attempt is YOUNG if last written less than `young_s` seconds ago."""
+    attempt that no live process locks is YOUNG if its last write was less than `young_s` seconds
+    ago."""
     roots = [places.output / layout.DATA, *_letters_roots(store, places)]
     folders = _attempt_folders(roots)
     found = []

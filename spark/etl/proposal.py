@@ -1,4 +1,5 @@
-"""The snapshot that the next run of a job reads: it begins at the end of the last commit."""
+"""The snapshot that the next run of a job reads. In the mode `append`, it begins at the end offsets
+of the last committed snapshot, if there is one."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ def as_json(snapshot: Snapshot) -> Json:
 
 def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
     """Return the snapshot that the next run reads; None if there are no new records. Ranges end at
-    the latest offset, or before the first record with the timestamp `until_ms` (ms since 1970) or
-    later. The size limit of a run may shorten the ranges.
+    the latest offset. If a record has the timestamp `until_ms` (ms since 1970) or a later one, its
+    range ends before the first such record. The size limit of a run may shorten the ranges.
 
     Raises:
 

@@ -69,8 +69,8 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Balance `kept` in place. All members must subscribe to the same topics. `rest` has the
-    partitions without an owner."""
+    """Balance `kept` in place, and add `rest` to it, the partitions without an owner. All members
+    must subscribe to the same topics."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))

@@ -111,7 +111,8 @@ class Membership:
 
     @property
     def in_generation(self) -> bool:
-        """Whether the member, as far as it knows, is in a generation and owns its partitions."""
+        """Whether the member is in a generation, as far as it knows. Outside a generation, the
+        member owns no partitions."""
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:

@@ -1,6 +1,6 @@
-"""The rebalance work in the application's own calls. Only `attend` (in reading calls) and `close`
-change the assigned partitions, so the partitions of returned records stay assigned until the next
-call.
+"""The part of a rebalance that runs inside the application's own calls. Only `attend` (in reading
+calls) and `close` change the assigned partitions, so the partitions of returned records stay
+assigned until the next call.
 
     eager:        release all partitions -> join -> read the assigned partitions
     cooperative:  join and keep all partitions -> release the partitions that move -> join again
@@ -83,8 +83,9 @@ class GroupSession:
         )
 
     async def attend(self) -> None:
-        """Join the group, release partitions and accept partitions, until `due` returns False.
-        Raises the error that makes the membership impossible, and the errors of callbacks."""
+        """Do the due work of the membership: join the group, release partitions and accept
+        partitions. Raises the error that makes the membership impossible, and the errors of
+        callbacks."""
         if not self.due():
             return
         async with self._locked():

@@ -101,8 +101,9 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return the parts up to `position` whose records differ from the counted records. Each
-        part is returned only once. The caller must have added all batches below `position`."""
+        """Return the counted parts of the range up to `position` whose records have changed since
+        they were counted. Each part is returned only once. The caller must have added all batches
+        below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []

@@ -155,8 +155,9 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Return each part of the range that is now read completely, and whose records have changed
-        since they were counted. Raises RangeFailed for a batch that cannot be decoded."""
+        """Compare the batches with the earlier record counts. Return the parts of the range whose
+        records have changed since they were counted. A part is returned only after it was read
+        completely. Raises RangeFailed for a batch that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -173,9 +174,9 @@ class RangeFetcher:
 
     async def _report_differences(self, different: list[Difference]) -> None:
         """First check the validity of the range, because a recreated topic raises its own error.
-        Then handle each changed part of the range in which no offsets are lost. With
-        `fail_on_data_loss`, raise RangeFailed for the first of these parts. Otherwise add all of
-        them to `compacted`."""
+        Then report the parts in `different`, except parts that contain offsets in `lost`. With
+        `fail_on_data_loss`, raise RangeFailed for the first reported part. Otherwise add the
+        reported parts to `compacted`."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted

@@ -143,7 +143,7 @@ def _may_come_from_replaced(
 
     - A fault ended the replaced coordinator's ZooKeeper session early (`EarlyEnd`).
     - The new coordinator began after this fault, and before a client learned of `known_commit`.
-    - The client sent the request before the replaced coordinator was notified of the expiry.
+    - The request for `answer` was sent before the replaced coordinator was notified of the expiry.
     """
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]
@@ -262,8 +262,8 @@ def _answers(history: History) -> dict[Place, list[Committed]]:
 
 
 def _known(history: History) -> dict[Place, list[_KnownCommit]]:
-    """Return, by group and partition, the offsets known to be committed, in the order of the times
-    when clients learned of them."""
+    """Return, by group and partition, the offsets known to be committed. Each list is in the order
+    of the times when clients learned of the commits."""
     found: dict[Place, list[_KnownCommit]] = defaultdict(list)
     for place, commits in _commits(history).items():
         for commit in commits:

@@ -50,8 +50,8 @@ def latest_kept(history: History) -> Iterator[Violation]:
 
 
 def survivors_unchanged(history: History) -> Iterator[Violation]:
-    """Check that the offsets in each read ascend, and that each record was sent with its key, was
-    not aborted, and has its acknowledged offset."""
+    """Check that the offsets in each read ascend. Each record read must have been sent with its
+    key, must not be aborted, and must have its acknowledged offset."""
     values = {each.value: each for each in history.keyed.sends if each.value is not None}
     sends = _by_key(history)
     for read in _reads_without_loss(history):
@@ -143,8 +143,8 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
     """Return whether `candidate` can explain why `read` lacks `last`, the key's last acknowledged
-    record: `candidate` can be the later record, and `read` can lack it too. A read can lack a
-    record at or above `read.end`, or a tombstone that compaction has removed."""
+    record: `candidate` can be later than `last`, and `read` can lack `candidate` too. A read can
+    lack a record at or above `read.end`, or a tombstone that compaction has removed."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:
@@ -157,8 +157,9 @@ def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool
 
 
 def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the abort marker for `aborted`. If
-    this is not certain, compaction can have removed the marker before the replica copied it."""
+    """Return whether the replica that was read certainly had the abort marker for `aborted`. A
+    replica lacks the marker if compaction removed the marker from the leader's log before the
+    replica copied it."""
     ended = aborted.begun + _TRANSACTION_MAX
     if read.ended < history.keyed.delete_retention:
         return True

@@ -19,7 +19,7 @@ def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
 
 
 def faults(history: History, what: str) -> list[Fault]:
-    """Return the start of each fault named `what`, in the order of time."""
+    """Return the faults named `what` in the order of time, without the events that end a fault."""
     return [each for each in history.faults if each.what == what and each.kind == "invoke"]
 
 

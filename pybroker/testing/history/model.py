@@ -136,7 +136,7 @@ class Batch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ReplicaFiles:
     """The content of one replica's files at the end of the run. Only `producers`, the producer
-    state, is from the broker's memory; None if the broker does not run."""
+    state, is from the broker's memory. `producers` is None if the broker does not run."""
 
     partition: TopicPartition
     broker: int
@@ -436,8 +436,8 @@ class History:
     keyed: Keyed = field(default_factory=Keyed)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
-        """Return the first read in `finals` for each partition. `finals` are the reads at the end
-        of the run."""
+        """Return for each partition its read at the end of the run: the first one if there are
+        several."""
         found: dict[TopicPartition, FinalRead] = {}
         for read in self.finals:
             found.setdefault(read.partition, read)

@@ -41,9 +41,9 @@ and `type` (the operation's phase or outcome):
     holds      ok              group, member, generation, tps    the member's partitions
     processed  ok              group, tp, offs [offset...]
     commit     invoke          group, generation, tp, off
-    commit     ok, fail, info  group, tp, off, err (not with ok), and perhaps generation: a
-                               generation later than that of `invoke`, in which the commit may have
-                               been sent
+    commit     ok, fail, info  group, tp, off, err (not with ok), and perhaps generation: the
+                               commit may have been sent in this generation, which is later than
+                               that of `invoke`
     committed  ok              group, tp, off (-1: nothing), asked (ns): when OffsetFetch was sent
     committed  info            group, tp, err
     coordinator ok             partition, broker    the broker starts to coordinate the groups of

@@ -1,8 +1,8 @@
 """Stale leaders: replaced leaders that do not know yet that another broker leads. As in Apache
 Kafka, a stale leader may answer ListOffsets with a latest offset that is too low.
 
-A replaced leader is stale if the controller cannot reach the leader, or if a fault expired the
-leader's ZooKeeper session early.
+A replaced leader may be stale for two reasons: the controller cannot reach the leader, or a fault
+expired the leader's ZooKeeper session early.
 """
 
 from __future__ import annotations

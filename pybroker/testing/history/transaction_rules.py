@@ -75,9 +75,10 @@ def stable_offset(history: History) -> Iterator[Violation]:
     - Until the producer of a committed transaction asked to commit, no offset is above a record of
       the transaction.
 
-    If retention deletes records, only the second rule holds. An offset then rises when an open
-    transaction loses its records (as in Kafka, `UnifiedLog.maybeIncrementFirstUnstableOffset`). An
-    offset may then fall when another broker becomes the leader.
+    If retention deletes records, only the second rule holds. The last stable offset rises when
+    retention deletes the records of an open transaction (as in Kafka,
+    `UnifiedLog.maybeIncrementFirstUnstableOffset`). It may fall again when another broker becomes
+    the leader.
     """
     view = _committed_view(history)
     if view is None:

@@ -45,7 +45,7 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 def has_no_era(partition: TopicPartition) -> bool:
     """Return whether the topic name contains NO_ERA, which `eras.split` appends for operations
-    whose era (see `eras.py`) is unknown."""
+    shortly after a recreation of the topic or a data loss."""
     return NO_ERA in partition[0]
 
 

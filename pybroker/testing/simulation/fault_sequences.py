@@ -22,8 +22,8 @@ _ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offset
 
 
 def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return the options and faults of the seed's fault sequence. Most seeds have none. A sequence
-    may need consumer groups, and then adds them to the options."""
+    """Return the options and faults of the seed's fault sequence. Most seeds have no sequence. If
+    the sequence needs consumer groups, add them to the options."""
     rng = random.Random(f"{seed}/plot")
     if rng.random() >= SHARE:
         return options, ()
@@ -57,8 +57,8 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
     """Yield faults that interrupt the replica moves of one broker, whose disk is slow. In each
-    round, this broker, or sometimes a partition's leader, is cut off from the other brokers. The
-    same broker then gets one to three faults."""
+    round, this broker, or sometimes a partition's leader, is first cut off from the other brokers.
+    The broker that was cut off then gets one to three faults."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)

@@ -112,8 +112,8 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """The disk of a doubted replica may have lost data. End the doubt about each replica that
-        has left the ISR and the eligible replicas, and rejoined. `running` has the replicas on
+        """End the doubt about each doubted replica (see the module) that has left the ISR and the
+        eligible replicas, and now belongs to one of them again. `running` has the replicas on
         running brokers.
 
         The replica must have been outside the ISR and the eligible replicas while its broker was
@@ -193,7 +193,7 @@ class Invariants:
                 self._tell(COVERED, replica.partition, committed, text)
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
-        """Check that min.insync.replicas replicas have all records below the leader's high
+        """Check that enough replicas (min.insync.replicas) have all records below the leader's high
         watermark. Replicas that are closed, deleted, or doubted (see the module) count as having
         the records."""
         partition, mark = leader.partition, leader.high_watermark

@@ -264,8 +264,9 @@ class Network:
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:
-        """Count `length` bytes that are about to arrive in this direction. If `reset_after` breaks
-        the connection within these bytes, return how many of them still arrive; otherwise None."""
+        """Record that `length` more bytes are about to arrive in this direction. If `reset_after`
+        breaks the connection within these bytes, return how many of these bytes still arrive;
+        otherwise None."""
         left = self.cut_after.get(direction)
         if left is None:
             return None

@@ -40,8 +40,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """If the broker keeps an empty log directory offline until the operator accepts the loss,
-    return all lost log directories. Otherwise return an empty set."""
+    """Return the empty log directories that stay offline until the operator accepts the loss of
+    their earlier content, and all lost log directories. Return an empty set if no empty directory
+    is offline."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs

@@ -64,5 +64,5 @@ def replay_line(schedule: Schedule) -> str:
 
 
 def wrong(rule: str, text: str) -> Violation:
-    """Return a violation of a rule that concerns the whole run, not one partition."""
+    """Return a violation that concerns the whole run, not one partition."""
     return Violation(rule, None, UNKNOWN, text)

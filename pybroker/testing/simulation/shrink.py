@@ -141,8 +141,8 @@ def _shorter(event: FaultEvent) -> FaultEvent | None:
 
 
 def _replace(search: _Search, index: int, event: FaultEvent) -> bool:
-    """Replace an event of the best schedule. If the changed schedule fails, make it the best and
-    return True. Return False otherwise, or if the events would be out of order."""
+    """Replace an event of the best schedule. If the changed schedule still fails, it becomes the
+    best one: return True. Return False otherwise, or if the events would be out of order."""
     changed: Sequence[FaultEvent] = [
         event if number == index else each for number, each in enumerate(search.best.events)
     ]

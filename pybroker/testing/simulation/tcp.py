@@ -213,7 +213,8 @@ class ConnectedSocket(SocketBase):
     # interface for the application
 
     def open(self) -> None:
-        """Give the socket a file descriptor. The application uses the socket from now on."""
+        """Give the socket a file descriptor. Call this when the application begins to use the
+        socket."""
         self._descriptor = self.host.take_descriptor()
 
     def watch(self, reader: Callable[[], object] | None) -> None:

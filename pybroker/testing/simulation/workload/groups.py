@@ -99,8 +99,8 @@ class _GroupClient(Client):
 
 class MemberClient(_GroupClient):
     """A simulated member of a consumer group. Each process of the member leaves, unsubscribes,
-    crashes or pauses after a random time. After the last fault (then `shared.is_even` is set) or
-    `Workload.stop`, the member stays in the group until `Workload.stop_groups`."""
+    crashes or pauses after a random time. After the last fault (`shared.is_even`) and after
+    `Workload.stop`, a process does none of this until `Workload.stop_groups`."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)

@@ -48,8 +48,8 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """One of two producers with the same transactional id. After the last fault (`shared.is_even`)
-    the one with `is_spare` stops, so that the other is not fenced and ends all its transactions."""
+    """One of two producers with the same transactional id. After the last fault, the producer with
+    `is_spare` stops, so that the other is not fenced and ends all its transactions."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
