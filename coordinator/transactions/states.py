@@ -126,7 +126,7 @@ ANSWERS: Final[Mapping[TransactionState, Mapping[TransactionRequest, str]]] = Ma
             TransactionRequest.VERIFY: _NOT_IN,
         },
         TransactionState.ONGOING: {
-            TransactionRequest.INIT: "51: aborts the transaction with the next epoch; retry",
+            TransactionRequest.INIT: "51: raises the epoch and aborts the transaction; retry",
             TransactionRequest.ADD: "0: adds the partitions",
             TransactionRequest.COMMIT: "0: commits",
             TransactionRequest.ABORT: "0: aborts",
