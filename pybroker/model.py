@@ -182,8 +182,8 @@ class Everything:
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
         """Take the controller's next command. The caller must pass every command, in the order of
-        arrival. If this command completes the list of all partitions, return that list. Otherwise
-        return None."""
+        arrival. Commands with an `Extent` together list all partitions: if this command ends such a
+        list, return the list. Otherwise return None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

@@ -43,10 +43,10 @@ class AppliedMarker:
 
     @staticmethod
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
-        """Return the log offset that the ZooKeeper node must have after the shard was loaded; None
-        if the node needs no change. `stored`: the log offset in the node (None: no node).
-        `last_marker`: the log offset of the last commit marker whose transaction's offsets are in
-        ZooKeeper (-1: none).
+        """Return the log offset to write to the applied marker's ZooKeeper node (see the module)
+        after a load; None if the node is right. `stored`: the log offset in the node (None: no
+        node). `last_marker`: the log offset of the last marker whose offsets are in ZooKeeper (-1:
+        none).
 
         After an unclean election, `stored` may be at or above the log end. The node must then get
         the lower `last_marker`: otherwise later commit markers below `stored` would count as

@@ -15,8 +15,8 @@ class WatchTable:
         self._missing: set[str] = set()
 
     def add_data(self, path: str, watch: Watch, *, exists: bool = True) -> None:
-        """Add a watch that fires when the node is created, changed or deleted. `exists` decides
-        whether `existing` or `missing` returns the path."""
+        """Add a watch that fires when the node is created, changed or deleted. `exists` says
+        whether the node exists: if so, `existing` returns the path, otherwise `missing` does."""
         self._data.setdefault(path, {})[watch] = None
         if exists:
             self._missing.discard(path)

@@ -146,9 +146,10 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True only if the partition has nothing new for the client. The call then usually makes
-    the session watch the partition. It does not do so for a follower outside the ISR, because each
-    fetch of that follower has to be recorded."""
+    """Return True only if the partition has nothing new for the client. The session then usually
+    watches the partition: the next fetches of the session skip the partition until it changes. The
+    partition of a follower outside the ISR is not watched, because each fetch of that follower has
+    to be recorded."""
     partition = services.replicas.partitions.get(cached.key)
     if partition is None:
         return False

@@ -175,9 +175,9 @@ async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
     """Return the record below `end_of(partition)` that `timestamp` asks for, or None. Raise
-    BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. If no record is found,
-    also raise the errors of a request for the end offset, because another leader may have a record
-    that this log lacks."""
+    BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. Before returning None,
+    make the same checks as for a request for the end offset: if another broker leads, its log may
+    have such a record. These checks may raise BrokerError."""
     end = end_of(partition)
 
     def search() -> _Found | None:

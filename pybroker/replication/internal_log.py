@@ -214,7 +214,7 @@ class InternalLog:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:
             raise self._not_led(
-                f"this broker's present leadership began with leader epoch {found.leading_since}"
+                f"this broker leads again since leader epoch {found.leading_since}"
             )
         return found
 

@@ -261,7 +261,7 @@ class DirectorySet:
         usable = self.usable()
         for key, path in sorted(self.lost.items()):
             log.error(
-                "log directory lost path=%s id=%s: partitions without another replica answer"
+                "log directory lost path=%s id=%s: its partitions answer"
                 " KAFKA_STORAGE_ERROR until the directory with its data is in log.dirs again. If"
                 " the data cannot be restored, write the path %s into %s/%s and restart this"
                 " broker",

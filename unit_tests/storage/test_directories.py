@@ -35,10 +35,11 @@ def spread(host: Host) -> LogManager:
 
 
 def not_opened(manager: LogManager) -> None:
-    """Check that B has no log, and gets no empty one."""
+    """Check that B has no log, and gets no empty one, even if another broker leads."""
     assert manager.log(B) is None
-    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-        manager.create(B, SMALL, TOPIC_ID, is_new=False)
+    for is_copied in (False, True):
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            manager.create(B, SMALL, TOPIC_ID, is_new=False, is_copied=is_copied)
 
 
 def replace_by_a_file(path: Path) -> None:
@@ -204,6 +205,16 @@ def test_empty_directories_of_a_broker_with_partitions_are_lost(host: Host) -> N
     consent = host.data / "pybroker.accept-loss"
     consent.write_text("\n".join(host.directories))
     assert host.start().create(B, SMALL, TOPIC_ID, is_new=False).log_end_offset == 0
+
+
+def test_a_lost_only_directory_gets_copies_from_other_leaders(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    manager = host.manager()
+    manager.start(1, "cluster-A", expects_data=True)
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.create(A, SMALL, TOPIC_ID, is_new=False)
+    assert manager.create(A, SMALL, TOPIC_ID, is_new=False, is_copied=True).log_end_offset == 0
+    host.restart().shutdown({})
 
 
 # failing while in use

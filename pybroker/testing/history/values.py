@@ -44,8 +44,9 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the topic name contains NO_ERA, which `eras.split` appends for operations
-    shortly after a recreation of the topic or a data loss."""
+    """Return whether the partition's name stands for operations whose era is unknown (see
+    `eras.py`): `eras.split` appends NO_ERA to the topic name of an operation shortly after the
+    topic was recreated or lost data."""
     return NO_ERA in partition[0]
 
 
