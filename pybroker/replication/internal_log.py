@@ -213,9 +213,7 @@ class InternalLog:
         except BrokerError as error:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:
-            raise self._not_led(
-                f"this broker leads again since leader epoch {found.leading_since}"
-            )
+            raise self._not_led(f"this broker leads again since leader epoch {found.leading_since}")
         return found
 
     def _not_led(self, reason: str) -> BrokerError:
