@@ -77,8 +77,6 @@ class TransactionVerification:
         """Return the guard for a batch that begins with `sequence`. The guard is EXEMPT if
         verification is disabled, and None if the producer has an open transaction in the partition.
         With any other guard, the caller must call `confirm`."""
-        if partition.log.producers.has_transaction(producer.producer_id):
-            return None
         if not self._is_enabled():
             return EXEMPT
         return partition.log.producers.verification(

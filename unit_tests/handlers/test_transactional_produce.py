@@ -9,7 +9,9 @@ import pytest
 
 from pybroker.errors import BrokerError, CloseConnection, ErrorCode
 from pybroker.model import TopicPartition
+from pybroker.ports import Producer
 from pybroker.records.compression import Codec
+from pybroker.storage.producer_state import EXEMPT
 from unit_tests.handlers.bench import Bench, batch, code, the_only, values_of
 from unit_tests.handlers.transactions import (
     FOLLOWER,
@@ -216,6 +218,10 @@ async def test_option_turns_verification_off(bench: Bench, coordinator: FakeCoor
         replaces=False,
     )
     assert await put(bench) is NONE
+    # A marker may end the open transaction before the next batch is appended.
+    partition = bench.app.replicas.partition(T0)
+    verification = bench.app.verifying.verification
+    assert verification.begin(partition, Producer(PRODUCER, 0), 1, 0) is EXEMPT
 
 
 async def test_partition_that_another_broker_leads_is_not_verified(
