@@ -468,9 +468,11 @@ class PartitionLog(Protocol):
         be a result of `verified`. `is_awaited`: whether the append wakes the followers' waiting
         fetches.
 
-        In addition to the errors of every method, raises BrokerError: NOT_ENOUGH_REPLICAS (the
-        append uses acks=all), MESSAGE_TOO_LARGE, and INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if
-        the producer must not append.
+        In addition to the errors of every method, raises BrokerError:
+
+        - NOT_ENOUGH_REPLICAS: the ISR is smaller than min.insync.replicas.
+        - MESSAGE_TOO_LARGE.
+        - INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE: the producer must not append.
         """
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:

@@ -45,12 +45,12 @@ class AppliedMarker:
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
         """Return the log offset to write to the applied marker's ZooKeeper node (see the module)
         after a load; None if the node is right. `stored`: the log offset in the node (None: no
-        node). `last_marker`: the log offset of the last marker whose offsets are in ZooKeeper (-1:
-        none).
+        node). `last_marker`: the log offset of the last commit marker whose transaction's offsets
+        are in ZooKeeper (-1: none).
 
-        After an unclean election, `stored` may be at or above the log end. The node must then get
-        the lower `last_marker`: otherwise later commit markers below `stored` would count as
-        applied.
+        After an unclean election the log may end at or below `stored`. The node must then get the
+        lower `last_marker`: otherwise commit markers that are appended below `stored` from now on
+        would count as applied.
         """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker

@@ -233,7 +233,7 @@ async def _read_until_enough(
     deadline: float,
 ) -> FetchResponse:
     """Return the response once there are enough records or `deadline` (monotonic s) has passed.
-    `seen`: `Purgatory.changes` before `reading` began."""
+    `seen` is the value that the counter `Purgatory.changes` had before the read `reading` began."""
     fetches, clock = _purgatory(services, message), services.clock
     while True:
         await complete(services, reading)

@@ -371,9 +371,10 @@ class TransactionManager:
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
         """Send a request, again and again, until the response's error code means success in
-        `table`. Return the code. Raises TransactionError for an error that is not retried, and
-        DeadlinePassed after `deadline`. Without a deadline, raises the error of the latest attempt
-        if the transaction has failed or is being aborted."""
+        `table`. Return the code. Raises TransactionError for an error that is not retried. With
+        a deadline, retries until then, and raises DeadlinePassed. Without a deadline, retries
+        until the transaction has failed or is being aborted, and raises the error of the latest
+        attempt."""
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000

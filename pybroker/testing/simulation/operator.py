@@ -40,9 +40,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the empty log directories that stay offline until the operator accepts the loss of
-    their earlier content, and all lost log directories. Return an empty set if no empty directory
-    is offline."""
+    """If no empty log directory is offline, return an empty set, even if directories are lost.
+    Otherwise return all lost log directories, and the empty ones that stay offline until the
+    operator accepts the loss of their earlier content."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
