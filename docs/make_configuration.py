@@ -26,9 +26,10 @@ Configuration
 .. This page is made by ``make docs`` from the tables in ``pybroker/config/broker_options.py`` and
    ``pybroker/config/topic_config.py``; change those.
 
-This page lists all options of the broker and of topics. Their names, defaults and precedence are
-those of Apache Kafka 3.9 in ZooKeeper mode. ``pybroker start CONFIG`` reads a file in the format of
-Kafka's ``server.properties``. ``--override key=value`` overrides an option of the file.
+This page lists all options of the broker and of topics. The names, defaults and precedence are
+those of Apache Kafka 3.9 in ZooKeeper mode, except for ``offsets.storage`` and the options that
+begin with ``pybroker.``. ``pybroker start CONFIG`` reads a file in the format of Kafka's
+``server.properties``. ``--override key=value`` overrides an option of the file.
 
 **Without a file** some defaults suit a small cluster. In this list N is the number of brokers that
 ``pybroker start --brokers N`` starts, 1 by default:

@@ -63,7 +63,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "spelling of --admin.config": Difference(
         "all tools",
         "Tools with the option --command-config also accept it as --admin.config, and the reverse.",
-        "Some of Kafka's tools have only the one spelling, and some have only the other.",
+        "Some of Kafka's tools have only --command-config, and some have only --admin.config.",
     ),
     "abbreviated options": Difference(
         "all tools",
@@ -88,7 +88,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "The tool changes only the given options of a broker. Apache's tool reads all dynamic"
         " options of the broker and writes them back. Apache's tool fails if one of these options"
         " is a password, because it cannot read passwords.",
-        "Two operators do not undo each other's changes.",
+        "Otherwise two operators could undo each other's changes.",
     ),
     "quotas": Difference(
         "configs",
@@ -244,10 +244,10 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "elections that did not happen": Difference(
         "preferred-replica-election",
-        "With --zookeeper the tool waits until the controller has held the elections. It prints a"
-        " line for each partition whose leader is still not the preferred replica, and then has"
-        " exit code 1."
-        " Apache's tool ends with exit code 0 as soon as it has written the request.",
+        "With --zookeeper the tool waits until the controller has held the elections. If the"
+        " leader of some partition is still not the preferred replica, the tool prints a line for"
+        " each such partition and has exit code 1. Apache's tool ends with exit code 0 as soon as"
+        " it has written the request.",
         "Otherwise the operator does not learn that an election did not happen.",
     ),
     "leaders that were elected before": Difference(

@@ -177,7 +177,7 @@ ROWS: Final = (
     _gauge("pybroker_transactional_ids", "Transactional ids that this broker coordinates, in any state.", lambda at: at.transactions.ids),
     _gauge("pybroker_transaction_markers_waiting", "Transaction markers of this coordinator that are not written yet.", lambda at: at.transactions.waiting_markers),
     # metrics that Kafka does not have
-    _gauge("pybroker_damaged_replicas", "All replicas of this broker whose log has a corrupt range, also replicas that the broker still serves. A replica is counted until its damaged log is replaced, deleted or lost.", lambda at: _known(at, at.rooms.logs.health.damage)),
+    _gauge("pybroker_damaged_replicas", "Replicas of this broker whose log has a corrupt range, including replicas that the broker still serves. A replica is counted until its damaged log is replaced, deleted or lost.", lambda at: _known(at, at.rooms.logs.health.damage)),
     _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. A replica is counted until it is in the ISR again, or until it is counted as damaged.", lambda at: _known(at, at.rooms.logs.health.having(Health.SUSPECT))),
     _gauge("pybroker_incomplete_replicas", "Replicas of this broker whose log is being copied again from its beginning. Until the copy is complete, such a replica must not lead.", lambda at: _known(at, at.rooms.logs.health.having(Health.COPYING, Health.RESIGNED, Health.DAMAGED_COPY))),
     _gauge("pybroker_full_log_directories", "Log directories of this broker that accept no writes because the disk is full.", lambda at: len(at.rooms.full_directories())),

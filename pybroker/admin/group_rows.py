@@ -88,7 +88,7 @@ OF_GROUPS: Final = (
     GroupRow(_by("kafka_consumergroup_current_offset_sum", "consumergroup topic", "The sum of the group's committed offsets over the partitions of a topic."), _by_topic(_offsets)),
     GroupRow(_by("kafka_consumergroup_lag", "consumergroup topic partition", "The group's lag: the number of offsets from the committed offset to the high watermark. Never negative."), _each_lag(lambda lag: lag.records)),
     GroupRow(_by("kafka_consumergroup_lag_sum", "consumergroup topic", "The sum of the group's lag over the partitions of a topic."), _by_topic(_records)),
-    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The group's lag in bytes, estimated as if all records of the log had the same size. If the groups of this broker have more than 1,000 committed offsets in all, the broker shows neither this metric nor the lag in seconds."), _each_lag(lambda lag: lag.bytes)),
+    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The group's lag in bytes, estimated as if all records of the log had the same size. If the groups of this broker have more than 1,000 committed offsets in all, the broker shows neither this metric nor pybroker_group_lag_seconds."), _each_lag(lambda lag: lag.bytes)),
     GroupRow(_by("pybroker_group_lag_seconds", "consumergroup topic partition", "The group's lag in seconds: the age (by timestamp) of the oldest record that the group has not consumed. 0 if the group has consumed all records."), _each_lag(lambda lag: lag.seconds)),
     GroupRow(_by("pybroker_group_lag_age_seconds", "", "The age, in seconds, of the metrics of consumer groups: the time since the broker last read the committed offsets."), lambda report: [("", round(report.age_s, 3))]),
 )
