@@ -161,7 +161,7 @@ class SharedTimeMeter(TimeMeter):
 
 
 class RequestMeter:
-    """The number of requests of one API, and the durations of those that were measured."""
+    """The number of requests of one API, and the durations of the requests that were measured."""
 
     __slots__ = ("count", "times")
 

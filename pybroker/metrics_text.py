@@ -1,5 +1,5 @@
-"""Prometheus' text format (version 0.0.4). The library prometheus-client takes ten times as
-long."""
+"""Converts metrics to Prometheus' text format (version 0.0.4). The library prometheus-client would
+take ten times as long."""
 
 from __future__ import annotations
 

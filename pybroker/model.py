@@ -181,9 +181,9 @@ class Everything:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Take the controller's next command. The caller must pass every command, in the order of
-        arrival. Commands with an `Extent` together list all partitions: if this command ends such a
-        list, return the list. Otherwise return None."""
+        """Process the controller's next command. The caller must pass every command, in the order
+        of arrival. If `command` completes the list of all partitions, return the list. Otherwise
+        return None."""
         extent = command.extent
         if extent is Extent.SOME:
             return None

@@ -303,9 +303,9 @@ class MarkerChannel(Protocol):
     async def write_markers(
         self, markers: Sequence[TransactionMarker]
     ) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
-        """Append the markers, whose producer ids must differ. Return, for each marker, partition ->
-        error code: NONE if the in-sync replicas have the marker. Raise PybrokerError, OSError or
-        TimeoutError if it is unknown whether the markers were written."""
+        """Append the markers. Each marker must have a different producer id. Return, for each
+        marker, partition -> error code: NONE if the in-sync replicas have the marker. Raise
+        PybrokerError, OSError or TimeoutError if it is unknown whether the markers were written."""
 
 
 class FetchPosition(NamedTuple):
@@ -362,8 +362,8 @@ class LeaderChannel(Protocol):
         changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
         """Fetch `positions`. A partition without new data may have no result. `changed` must name
-        all partitions whose position may have changed since the last call (None: any): a fetch
-        session (KIP-227) sends only these."""
+        all partitions whose position may have changed since the last call, because a fetch session
+        (KIP-227) sends only changed positions. With None, any position may have changed."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
         """Return the leader's log start offset. Raise BrokerError if the leader does not lead the
@@ -420,8 +420,8 @@ class PartitionLog(Protocol):
     @property
     def has_zookeeper_lease(self) -> bool:
         """Whether this broker leads the partition as far as it knows, and has a recently confirmed
-        ZooKeeper session (not needed if no other broker has a replica). Another leader may be
-        elected already. Never raises."""
+        ZooKeeper session (not needed if no other broker has a replica). Even so, another leader may
+        already have been elected. Never raises."""
 
     async def is_led_now(self) -> bool:
         """Return whether it is certain that this broker leads the partition at this moment. If the

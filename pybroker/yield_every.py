@@ -1,5 +1,6 @@
-"""Lets a long loop yield to other tasks, because the broker serves all clients on one event loop.
-The controller handles no other event until its long loop has ended."""
+"""Lets a long loop yield to other tasks, because the broker serves all clients on one event
+loop. Even if a loop of the controller yields, the controller handles no other event before the
+loop ends."""
 
 from __future__ import annotations
 

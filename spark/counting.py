@@ -1,8 +1,8 @@
 """Counts the records of a snapshot, so that a later reader detects compaction.
 
-A range has at most 64 parts, each with a record count and a digest of the offsets. Parts end at
-batch boundaries. A compacted batch is decoded, because its header does not show the remaining
-offsets.
+The offset range of a partition has at most 64 parts, each with a record count and a digest of the
+offsets. Parts end at batch boundaries. A compacted batch is decoded, because its header does not
+show the remaining offsets.
 """
 
 from __future__ import annotations

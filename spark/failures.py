@@ -43,7 +43,8 @@ class ReadFailed(PybrokerError):
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """During the block, which runs in a worker, remove the stack trace from a PybrokerError."""
+    """A context manager for code in a Spark worker. If the code raises a PybrokerError, the worker
+    ends without printing the stack trace."""
     try:
         yield
     except PybrokerError as error:

@@ -238,7 +238,8 @@ class ReadRequest:
 
 
 def read_request(options: Mapping[str, str]) -> ReadRequest:
-    """Return the parsed options of a user's read. Raises one ConfigError that names all faults."""
+    """Return the parsed options of one Spark read. Raises one ConfigError that names all faults, or
+    only the first option that is in ELSEWHERE."""
     elsewhere = [
         f"{name} {ELSEWHERE[low]}" for name in options if (low := name.lower()) in ELSEWHERE
     ]

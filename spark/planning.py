@@ -68,8 +68,8 @@ class SnapshotSpec:
     """The snapshot to take. Exactly one field chooses the partitions: `topics`, `pattern` (matches
     a part of the name) or `partitions`.
 
-    If `since` is set, `starts` is ignored. A range then starts where `since` ends in the partition,
-    or at the log start offset if `since` lacks the partition.
+    If `since` is set, `starts` is ignored. The range of a partition then starts at the partition's
+    end offset in the snapshot `since`, or at the log start offset if `since` lacks the partition.
     """
 
     topics: Sequence[str] = ()
@@ -268,7 +268,7 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 class _Responses:
     """The brokers' responses for each partition. `first`: log start offset. `last`: latest offset.
     `at_start`, `at_end`: offsets of AtTime bounds. `epoch_ends`: end offset of the leader epoch
-    that the snapshot `since` has."""
+    that the snapshot `since` recorded for the partition."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]
@@ -392,8 +392,8 @@ def _offset_of(
     side: str,
     faults: list[str],
 ) -> int:
-    """Return the offset of `bound`. Add a fault if `bound` is above the latest offset, or if no
-    record matches an AtTime whose `or_latest` is false."""
+    """Return the offset of `bound`. None means the latest offset. Add a fault if `bound` is above
+    the latest offset, or if no record matches an AtTime whose `or_latest` is false."""
     first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset

@@ -53,8 +53,8 @@ async def readability(
     rng: Rng | None = None,
 ) -> Readability:
     """Ask all leaders whether the ranges can still be read. `cluster_id` and `created_at_ms` are
-    those of the snapshot. `will_recount`: the caller will count the records again, so give no
-    compaction warning for counted topics. Raises ClientError if no broker answers."""
+    those of the snapshot. `will_recount`: whether the caller will count the records again. If so, a
+    topic with record counts gets no compaction warning. Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:
@@ -91,9 +91,9 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """Count the records again in those ranges that have record counts. Yield an error message for
-    each range that cannot be read or has changed (RangeFailed). Raises ConfigError, and any other
-    ClientError."""
+    """Count the records again in those ranges that have record counts. Yield the message of
+    RangeFailed for each range that cannot be read or has changed. Raises ConfigError, and any
+    ClientError but RangeFailed."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:
@@ -106,8 +106,8 @@ def recounted(
 
 
 def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:
-    """Return an error message if the cluster is not that of the snapshot. Return None if the two
-    cluster ids are equal, or if one of them is unknown."""
+    """Return an error message if the cluster's id is not `cluster_id`, the cluster id in the
+    snapshot. Return None if the two ids are equal, or if one of them is unknown."""
     here = cluster.view.cluster_id
     if not here or not cluster_id or here == cluster_id:
         return None

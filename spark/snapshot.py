@@ -65,9 +65,9 @@ def take(
     `isolation`: read_committed (default without `since`) or read_uncommitted. `conf`: client
     options with Kafka's names.
 
-    `count` chooses the topics to count: "compacted" (topics with log compaction), "always" or
-    "never". A later read of a counted range fails if compaction has removed records. `progress`
-    receives the counted and the total number of offsets.
+    `count` chooses the topics whose records are counted: "compacted" (topics with log compaction),
+    "always" or "never". A later read of a counted range fails if compaction has removed records.
+    `progress` receives the counted and the total number of offsets.
 
     Raises SnapshotError for an unusable argument, ConfigError for an invalid option, NoBrokers if
     no broker answers, RangeFailed if a range cannot be counted.

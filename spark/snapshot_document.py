@@ -24,8 +24,8 @@ _COUNTS: Final = "counts"
 
 
 class DocumentReader:
-    """Reads values from JSON objects, and collects all faults: a method returns "" or 0 for a wrong
-    value."""
+    """Reads values from JSON objects, and collects all faults. For a wrong value, `text` returns ""
+    and `number` returns 0."""
 
     def __init__(self, *, may_have_counts: bool) -> None:
         self.faults: list[str] = []

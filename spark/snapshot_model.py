@@ -8,9 +8,10 @@ The form of the document:
      "topics": {"orders": {"topicId": "...", "partitions":
          {"0": {"start": 100, "end": 250, "logStart": 0, "leaderEpoch": 7}}}}}
 
-If records were counted, the version is 2, and older programs refuse the document. A counted
-partition has the field "counts", such as [[180, 75, 6117254], [250, 70, 8192903]]: for each part,
-the end offset (exclusive), the number of records, and the digest of their offsets.
+If records were counted, the version is 2, and older programs refuse the document. A counted range
+is divided into consecutive parts. The field "counts" of the partition, such as [[180, 75, 6117254],
+[250, 70, 8192903]], has for each part: the end offset (exclusive), the number of records, and the
+digest of the records' offsets.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Snapshot:
         recount: bool = False,
     ) -> Readability:
         """Ask the brokers whether the whole snapshot can still be read. If the brokers show no
-        problem, `recount` also counts the records of counted ranges again.
+        problem, `recount` also counts the records again in all ranges that have record counts.
 
         `conf`: client options with Kafka's names. Raises ConfigError if an option is invalid,
         NoBrokers if no broker answers.

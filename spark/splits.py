@@ -41,9 +41,9 @@ replicas have the same logs."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of pieces: each piece has at most `max_bytes` and `max_offsets`, and there are at
-    least `min_pieces` pieces. The limits are approximate: a batch is never divided, and short
-    ranges have fewer pieces."""
+    """The limits for splitting offset ranges into pieces. Each piece has at most `max_bytes` and
+    `max_offsets`. All ranges together have at least `min_pieces` pieces. The limits are
+    approximate: a batch is never divided, and short ranges have fewer pieces."""
 
     max_bytes: int | None = None
     max_offsets: int | None = None
@@ -72,7 +72,7 @@ def split(
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
     """Move the first offsets of the pieces: `starts` maps (partition, first offset) to the new
     first offset. Return the new pieces. A piece ends where the next piece of its partition begins.
-    An empty piece is joined with the piece before."""
+    If one of two neighbouring pieces would be empty, both become one piece."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -128,9 +128,9 @@ async def pieces_of(
 def counted_starts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return new first offsets of the pieces, as the argument `starts` of `align`. Each record
-    count in `ranges` is for a part of a range. A piece's new first offset is the start of the part
-    in which the piece begins. Pieces of partitions without record counts are omitted."""
+    """Return a new first offset for each piece, as the argument `starts` of `align`. A record count
+    in `ranges` covers one part of a range. The new first offset is the first offset of the part
+    that contains the old one. Pieces of partitions without record counts are omitted."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges

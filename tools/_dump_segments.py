@@ -98,8 +98,9 @@ class Complaints:
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of Kafka's tool, in its order: offset mismatches and gaps from the last
-        to the first, all other faults from the first to the last."""
+        """Yield the lines that kafka-dump-log prints for the faults, in its order: offset
+        mismatches and gaps from the last to the first, all other faults from the first to the
+        last."""
         for path, pairs in self.mismatches.items():
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {a}, log offset: {b}" for a, b in reversed(pairs))

@@ -134,7 +134,7 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
     """Return the table of `consumer-groups --describe --members`. `verbose` adds the column
-    ASSIGNMENT. `shown` (from `show_state`): the group has members to show. If it has none, the
+    ASSIGNMENT. `shown`: whether the group has members to show (see `show_state`). If not, the
     columns have Kafka's default widths. Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)

@@ -89,9 +89,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell. `options`: option letters in getopt's form. `least`, `most` (None: no
-    limit): the number of arguments after the options. More than `most` arguments are ZooKeeper's
-    deprecated form: the shell prints a notice and, unless the command is `delete`, sets a watch."""
+    """A command of the shell. `options` has option letters in getopt's form. `least` and `most`
+    limit the number of arguments after the options (None: no limit). A call with more than `most`
+    arguments has ZooKeeper's deprecated form: the shell prints a notice and, unless the command is
+    `delete`, sets a watch."""
 
     usage: str
     run: Callable[[Session, Call], None]

@@ -266,7 +266,7 @@ class Groups:
             click.echo("\n" + "\n".join(tables.state_lines(group)))
 
     async def delete(self) -> None:
-        """Delete groups, and print the result. Raises PybrokerError."""
+        """Delete the groups that the options choose, and print the result. Raises PybrokerError."""
         results = await self._admin.delete_groups(await self._chosen(), timeout_ms=self._timeout_ms)
         if self._as_json:
             for name, problem in results.items():

@@ -105,8 +105,8 @@ def _settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _config(settings: Settings) -> BrokerConfig:
-    """Return the broker's parsed options. Raises ConfigError with one line for each fault; the line
-    names the variable with the fault."""
+    """Return the broker's parsed options. Raises ConfigError with one line for each fault. The line
+    names the environment variable that set the faulty option."""
     faults = list(settings.faults)
     config = None
     try:
@@ -142,7 +142,8 @@ def _execute(words: Sequence[str]) -> NoReturn:
 
 def check_health(environment: Mapping[str, str]) -> None:
     """Raise Failure unless the configured broker answers a request. The check ignores
-    advertised.listeners, because this process may not have the value that the broker has."""
+    advertised.listeners, because this process possibly has another value of this option than the
+    broker."""
     settings = _settings(environment)
     properties = dict(settings.properties)
     properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")

@@ -102,7 +102,7 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options from the environment and the mounted file."""
+    """The options from the environment variables and the mounted file `server.properties`."""
 
     properties: Mapping[str, str]
     """Option -> value. A variable wins over the file, and the file wins over the defaults."""
@@ -124,7 +124,7 @@ class Settings:
 
 @dataclass(slots=True)
 class _Reading:
-    """The options, notices and faults of the variables converted so far."""
+    """The result of converting environment variables so far: options, notices and faults."""
 
     read_secret: Callable[[str], str]
     properties: dict[str, str] = field(default_factory=dict)

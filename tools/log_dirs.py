@@ -75,7 +75,7 @@ def parse_brokers(text: str) -> set[int]:
 
 async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
     """Print the log directories and return the exit code. Raises Failure if a broker does not
-    exist; ClientError if a request fails."""
+    exist, and ClientError if a request fails."""
     existing = {node.id for node in (await admin.describe_cluster()).nodes}
     unknown = brokers - existing
     if unknown:

@@ -151,8 +151,8 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
 
 
 def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[str, Any]:
-    """Return the producer's options: a flag wins over --producer-props, and --producer-props over
-    the file. Raises Failure, click.UsageError, ConfigError."""
+    """Return the producer's options. A flag wins over --producer-props, and --producer-props wins
+    over --producer.config. Raises Failure, click.UsageError, ConfigError."""
     words = [*flags["properties"], *more]
     if more and not flags["properties"]:
         raise click.UsageError(f"unrecognized arguments: '{more[0]}'")

@@ -104,8 +104,9 @@ class BrokerNotifier:
 
     async def queue_current_state(self, broker_ids: Collection[int]) -> None:
         """Queue all metadata and all roles (leader or follower) for brokers that have received
-        nothing from this controller. A partition that is not online is sent without a leader: a
-        restarted broker must not lead the partition before the election."""
+        nothing from this controller. A partition that is not online is sent without a leader.
+        Otherwise a restarted broker could lead the partition before the controller elects its
+        leader."""
         if not broker_ids:
             return
         async for partition in yield_every(list(self._context.kept_partitions())):
@@ -120,7 +121,8 @@ class BrokerNotifier:
                     work.lead_or_follow(facts)
 
     def queue_roles_again(self, broker_id: int) -> None:
-        """Queue the broker's roles (leader or follower) in all partitions."""
+        """Queue commands that tell the broker its role (leader or follower) in each of its
+        partitions."""
         if broker_id not in self._senders:
             return  # a broker without a sender gets all roles when its sender is opened
         for partition in self._context.kept_partitions():

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class BrokerChanges:
-    """Handles broker changes in one controller's term, and keeps the context's brokers up to
-    date."""
+    """Handles broker changes during one controller epoch, and keeps the brokers in the
+    `ClusterContext` up to date."""
 
     def __init__(
         self,

@@ -71,17 +71,17 @@ def _is_logged(attempt: int) -> bool:
 
 
 class PendingWork:
-    """The facts and commands that the controller has not yet sent to one broker. `take` returns the
-    commands in this order:
+    """The commands that the controller has not yet sent to one broker. `take` returns the commands
+    in this order:
 
-    1. UpdateMetadata with the live brokers, and with the partitions to forget
+    1. UpdateMetadata with the live brokers, and with the partitions that are being deleted
     2. StopReplica
     3. LeaderAndIsr
     4. UpdateMetadata with all other partitions
 
     So a broker knows a leader's endpoints before it follows the leader, and leads a partition
-    before clients see it as the leader. Until the controller calls `complete`, `take` returns only
-    the kinds 1 and 2.
+    before clients see it as the leader. Before the controller calls the method `complete`, `take`
+    returns only the kinds 1 and 2.
 
     If a command has Extent.ALL, the broker drops every replica or partition that the command does
     not name.
@@ -110,9 +110,9 @@ class PendingWork:
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """Let `take` return all kinds of commands from now on. `full_roles`: the queued roles
-        (leader or follower) are those of all replicas on the broker. `full_metadata`: the queued
-        metadata describes all partitions of the cluster."""
+        """Let `take` return all kinds of commands from now on. `full_roles`: whether the queued
+        roles (leader or follower) cover all replicas on the broker. `full_metadata`: whether the
+        queued metadata covers all partitions of the cluster."""
         self._complete = True
         self._full_roles, self._full_metadata = full_roles, full_metadata
 
@@ -213,8 +213,8 @@ class PendingWork:
 class BrokerSender:
     """Sends the pending work to one broker, during one registration of the broker. Owns the
     channel, and a task from `start` to `close`. A command without an answer becomes pending again.
-    A partition that the broker refuses is retried later, unless the broker knows a newer command
-    (`NEWER_IS_KNOWN`)."""
+    A command that the broker refuses for a partition is sent again later for this partition. After
+    an error code in NEWER_IS_KNOWN, only a deletion is sent again."""
 
     def __init__(
         self,

@@ -40,8 +40,9 @@ def decide_handover(
 
 
 class Handovers:
-    """Handles ControlledShutdown requests in one controller's term, and adds the stopping brokers
-    to the context's `leaving`. `look_at_brokers` brings the context's brokers up to date."""
+    """Handles ControlledShutdown requests during one controller epoch, and adds the stopping
+    brokers to `ClusterContext.leaving`. `look_at_brokers` updates the brokers in the
+    `ClusterContext`."""
 
     def __init__(
         self, services: ControllerServices, look_at_brokers: Callable[[], Awaitable[None]]

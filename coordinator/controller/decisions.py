@@ -46,8 +46,8 @@ class Circumstances:
 
     @property
     def candidates_not_stale(self) -> Collection[int]:
-        """The members of `candidates` that are not in `stale`. The result may have brokers outside
-        the ISR."""
+        """The `candidates` without the ISR members that must leave the ISR after a restart
+        (`stale`). Candidates outside the ISR are included."""
         if not self.stale:
             return self.candidates
         return [replica for replica in self.candidates if replica not in self.stale]

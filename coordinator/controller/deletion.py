@@ -64,9 +64,9 @@ class Deletion:
         return self._moved(keys, ReplicaStatus.DELETION_STARTED)
 
     def confirmed(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """Return the deletion with these replicas as DELETION_SUCCESSFUL, because the broker has
-        confirmed that it deleted them. A replica whose confirmation is not awaited keeps its
-        status."""
+        """Return the deletion with the status DELETION_SUCCESSFUL for these replicas, because the
+        broker has confirmed that it deleted them. A replica whose confirmation is not awaited keeps
+        its status."""
         keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
         awaited = [key for key in keys if self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_SUCCESSFUL)

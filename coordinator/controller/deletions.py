@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class Deletions:
-    """Carries out topic deletions in one controller's term. `look_at_topics` brings the context's
-    topics up to date and returns the names of all topics."""
+    """Carries out topic deletions during one controller epoch. `look_at_topics` updates the topics
+    in the `ClusterContext`, and returns the names of all topics."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Deletions:
 
     async def look(self) -> None:
         """Begin the requested deletions, and finish each deletion that all replicas have confirmed.
-        Requests for unknown topics are removed. With delete.topic.enable=false, only remove all
-        requests."""
+        Requests for unknown topics are removed. With delete.topic.enable=false, all requests are
+        removed, and nothing else is done."""
         requested = await read_deletion_requests(self._services.coord, self._watch)
         if not self._services.settings.delete_topic_enable:
             await self._drop_requests(requested)

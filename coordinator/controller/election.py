@@ -81,8 +81,8 @@ async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
 
 
 async def resign(coord: Coord, won: Won) -> None:
-    """Remove the node /controller if this broker is still the controller. Without an answer from
-    ZooKeeper, the end of this broker's session removes the node."""
+    """Remove the node /controller if this broker is still the controller. If ZooKeeper does not
+    confirm the removal, the node can remain until this broker's session ends."""
     try:
         await coord.multi(
             [CheckOp(paths.CONTROLLER_EPOCH, won.epoch_version), DeleteOp(paths.CONTROLLER)]

@@ -101,8 +101,8 @@ class ControllerInitializer:
         await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
-        """Return name -> topic, without the topics whose topic id could not be stored. Older tools
-        of Kafka write topic nodes without a topic id: the call stores an id in these nodes."""
+        """Return name -> topic. Older tools of Kafka write topic nodes without a topic id: the call
+        stores an id in these nodes. A topic is left out if its id could not be stored."""
         identified: dict[str, TopicDescription] = {}
         writes: dict[str, Write] = {}
         stored = {*await self._coord.children(paths.TOPIC_IDS)}

@@ -49,8 +49,9 @@ class IsrNotices:
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
-        """Remove these nodes. If a removal fails, the controller repeats the event IsrChanged after
-        a pause, to remove the node then. Raises ControllerMoved, SessionExpired."""
+        """Remove the ISR change notices at the paths `nodes`. If a removal fails, the controller
+        repeats the event IsrChanged after a pause. The repeated event removes the remaining
+        notices. Raises ControllerMoved, SessionExpired."""
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(node),)) for node in nodes]
         )

@@ -33,8 +33,8 @@ Note = Callable[[Entry], None]
 
 
 class Journal:
-    """The decision journal of one controller's term. `note` gets each entry. The controller sets
-    `event` to the event that the controller is handling."""
+    """Makes an entry for each decision of the controller during one term. `note` stores the entry.
+    The controller sets `event` to the event that the controller is handling."""
 
     def __init__(self, note: Note, won: Won, clock: Clock) -> None:
         self._note = note

@@ -66,8 +66,9 @@ def preferred(
 def handover(
     replicas: Sequence[int], state: PartitionState, live: Collection[int], leaving: Collection[int]
 ) -> Elected | None:
-    """Return a new leader for a partition whose leader is about to stop: the first assigned replica
-    that is in sync and `live`. The new ISR excludes the `leaving` brokers."""
+    """Return a new leader for a partition whose leader is about to stop, and the ISR without the
+    `leaving` brokers. The new leader is the first broker in `replicas` that is `live` and in this
+    ISR. Return None if there is no such broker."""
     isr = tuple(broker for broker in state.isr if broker not in leaving)
     for candidate in replicas:
         if candidate in isr and candidate in live:

@@ -1,8 +1,8 @@
 """Failed log directories of live brokers (`/log_dir_event_notification`, KIP-112).
 
 A notification names only the broker. So the controller sends LeaderAndIsr for all replicas on the
-broker. The broker answers KAFKA_STORAGE_ERROR for each failed replica. A broker also writes a
-notification to refuse leadership, or after it has left an ISR.
+broker. The broker answers KAFKA_STORAGE_ERROR for each failed replica. A broker writes a
+notification also in two other cases: it refuses to lead a partition, or it has left an ISR.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | N
 
 
 def is_needed(partition: Partition, election_type: ElectionType, hosts: Collection[int]) -> bool:
-    """Whether the partition needs this election. `hosts`: the live brokers that can use their
-    replica."""
+    """Whether the partition needs this election. `hosts`: the live brokers, except those that
+    cannot open their replica of the partition."""
     leader = NO_LEADER if partition.state is None else partition.state.leader
     if election_type is ElectionType.PREFERRED:
         return leader != partition.replicas[0]
@@ -162,7 +162,8 @@ class RequestedElections:
         return Election(ErrorCode.NONE, leader=leader)
 
     def _note(self, held: Elections) -> None:
-        """Log the results of the elections. Also record each failed election in the journal."""
+        """Log the results of the elections. Also record each failed election of a known partition
+        in the decision journal."""
         elected = sum(election.code is ErrorCode.NONE for election in held.values())
         log.info("preferred election partitions=%d elected=%d", len(held), elected)
         failed = [

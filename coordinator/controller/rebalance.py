@@ -23,9 +23,9 @@ BETWEEN_ROUNDS_S: Final = 1.0
 
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
-    """Return broker -> the partitions that the broker should lead (it has the preferred replica)
-    but does not. A broker is in the result if these are more than `percentage` percent of the
-    partitions that the broker should lead."""
+    """Return broker -> the partitions that the broker should lead (it has the preferred replica),
+    but does not lead. Leave out a broker if these partitions are at most `percentage` percent of
+    all partitions that the broker should lead."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:

@@ -11,10 +11,10 @@ from pybroker.model import TopicPartition
 
 
 class Retries:
-    """The retries of one controller's term. Owns a timer, until `close`.
+    """The failed work that one controller's term has to repeat. Owns a timer, until `close`.
 
-    `partitions`: the partitions whose state could not be stored. `removals`: True if nodes of a
-    deleted topic remain.
+    `partitions`: the partitions whose state could not be stored. `removals`: True if ZooKeeper
+    nodes of a deleted topic remain.
     """
 
     def __init__(self, enqueue: Callable[[Event], None], backoff: Backoff) -> None:

@@ -79,8 +79,8 @@ class Suspects:
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
-        """Elect a leader for each orphaned partition in `keys`, if all replicas of the partition
-        are live and have reported their log ends. Raises ControllerMoved, CoordError."""
+        """Elect a leader for each partition in `keys` that is orphaned (see the class), if all its
+        replicas are live and have reported their log ends. Raises ControllerMoved, CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:

@@ -231,7 +231,7 @@ class GroupCoordinator:
         self, group_id: str, identity: Identity, generation: int, *, in_transaction: bool = False
     ) -> ErrorCode:
         """Return NONE if this member may commit offsets now, else the error code. The result is
-        valid until the next await. `in_transaction`: the request is a TxnOffsetCommit."""
+        valid until the next await. `in_transaction`: whether the request is a TxnOffsetCommit."""
         group = self._groups.get(group_id)
         if group is None and not in_transaction:
             return heartbeat.commit_without_group(generation)
@@ -426,8 +426,8 @@ class GroupCoordinator:
             timer.cancel()
 
     def _remember_given_out(self, group_id: str, member_id: str) -> None:
-        """Remember a member id that was sent to a client. Keep at most the newest PENDING_MAX
-        ids."""
+        """Remember a member id that was sent to a client. Of all groups together, keep only the
+        newest PENDING_MAX ids."""
         self._given_out[(group_id, member_id)] = None
         while len(self._given_out) > PENDING_MAX:
             oldest = next(iter(self._given_out))

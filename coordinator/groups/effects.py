@@ -51,8 +51,9 @@ Store = StoreAssignment | StoreReplacement | StoreEmpty
 
 @dataclass(slots=True)
 class Effects:
-    """The inputs (`now` in seconds of the monotonic clock, `wall_ms` in ms since 1970, `config`,
-    `new_id(prefix)`) and the results of one step of a group coordinator."""
+    """One step of a group coordinator. The inputs are `now` (seconds of the monotonic clock),
+    `wall_ms` (ms since 1970), `config` and `new_id(prefix)`. The other attributes are the
+    results."""
 
     now: float
     wall_ms: int

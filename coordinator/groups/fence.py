@@ -1,8 +1,8 @@
 """The fence of a coordinator: the node /pybroker/coordinators/<partition>.
 
-A new coordinator changes the node's version. The multi of this change checks that the coordinator's
-broker leads the partition. Every write of a coordinator checks this version, so ZooKeeper refuses
-the writes of earlier coordinators.
+A new coordinator changes the node's version, in a multi that also checks that the coordinator's
+broker leads the partition. Every later write of the coordinator checks that the version has not
+changed since. So ZooKeeper refuses the writes of earlier coordinators.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class _Asked:
 
 class FencedWrites:
     """Writes the changes of one shard to ZooKeeper, while this broker is the shard's coordinator.
-    The owner must call `end`."""
+    Call `end` when this broker stops coordinating the shard."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class FencedWrites:
         self.end()
 
     def _take(self) -> list[list[_Asked]]:
-        """Remove the changes with a known outcome from `_open`. Return the other changes: one list
+        """Remove from `_open` the changes with a known outcome. Return the other changes: one list
         for each `Change.key`, with the oldest change first."""
         self._open = [each for each in self._open if not each.decided.done()]
         batch: dict[object, list[_Asked]] = {}
@@ -282,7 +282,8 @@ class FencedWrites:
         self._known[path] = await self._coord.exists(path) is not None
 
     async def _look_at_fence(self) -> None:
-        """Read the fence node. Raises _Deposed if another coordinator has taken the fence."""
+        """Read the fence node. Raises _Deposed if the node is missing, or if another coordinator
+        has changed the node."""
         expected = self._shard.fence_version
         await self._coord.sync(self._fence)
         try:

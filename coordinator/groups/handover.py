@@ -2,8 +2,8 @@
 partitions. A partition is being revoked if a member owned it before, and this generation assigns it
 to no member.
 
-After its restart, a static member owns no partitions and would not rejoin after the revocation. So
-the restart begins a new generation if the member owned a partition that is being revoked.
+A static member that restarts owns no partitions. So it revokes none, and would not rejoin. If the
+member still had a partition to revoke when it restarted, the coordinator begins a new generation.
 """
 
 from __future__ import annotations

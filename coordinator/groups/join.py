@@ -205,8 +205,8 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Ef
 
 
 def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Answer the waiting JoinGroup of the static member that got a new id. `error` is NONE if the
-    in-sync replicas have the record of the new id.
+    """Answer the waiting JoinGroup of the static member that got a new member id. `error` is NONE
+    if the in-sync replicas have the record with the new member id.
 
     A Stable group accepts no new assignment, so even the group's leader must not compute an
     assignment. If the client supports `skip_assignment` (KIP-814), the answer to the leader sets

@@ -25,7 +25,7 @@ measurement visits every member."""
 
 class MemoryLimit:
     """A limit for the memory of all objects of one kind, named `what` in error messages. `measure`
-    returns the bytes in use. Reservations after a measurement are added to its result."""
+    returns the bytes in use. Later reservations are added to this number."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """Writes the members of the group coordinator's groups to ZooKeeper, in the format of Kafka 0.8
-consumers. No response to a client waits for these nodes.
+consumers. No response to a client waits until the members are written.
 
 A group must not have both Kafka 0.8 consumers and members that joined through the coordinator. So
 before the first member joins, the coordinator creates a placeholder node, which Kafka 0.8 consumers
@@ -138,9 +138,10 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """See `Membership.may_begin`. This broker creates its placeholder node, then searches for
-        Kafka 0.8 consumers. Such a consumer registers, then looks for other members. So at least
-        one of the two sees the other. Raises BrokerError."""
+        """Return NONE if a first member may join (see `Membership.may_begin`). This broker creates
+        a placeholder node, then searches for Kafka 0.8 consumers. Such a consumer registers, then
+        looks for members. So the broker sees the consumer, or the consumer sees the placeholder.
+        Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -264,7 +265,8 @@ class GroupMirror:
             await remove_empty_topics(self._coord, self._writes, group_id, ())
 
     async def _write(self, group_id: str, changes: Sequence[Change]) -> None:
-        """Write the changes. Raises BrokerError if one is refused."""
+        """Write the changes to the group's nodes in ZooKeeper. Raises BrokerError if a change
+        fails."""
         codes = await self._writes.write(changes)
         failed = next((code for code in codes if code is not ErrorCode.NONE), None)
         if failed is not None:

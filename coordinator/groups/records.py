@@ -199,7 +199,7 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: Buffer) -> CommittedOffset:
-    """Decode version 0 to 4. Raises MalformedInput."""
+    """Decode the value of an offset record (version 0 to 4). Raises MalformedInput."""
     _check_value_version(data, "an offset")
     found = _decode(_OffsetValue, data)
     return CommittedOffset(
@@ -238,8 +238,8 @@ def encode_group_value(group: RecordedGroup) -> bytes:
 
 
 def decode_group_value(data: Buffer) -> RecordedGroup:
-    """Decode version 0 to 4. In version 0 the session timeout is also the rebalance timeout. Raises
-    MalformedInput."""
+    """Decode version 0 to 4 of a group record's value. In version 0 the session timeout is also the
+    rebalance timeout. Raises MalformedInput."""
     version = _check_value_version(data, "a group")
     found = _decode(_GroupValue, data)
     return RecordedGroup(

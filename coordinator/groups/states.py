@@ -39,8 +39,8 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
 
 
 class GroupRequest(enum.Enum):
-    """The requests whose answer depends on the group's state. Wrong ids (error 25 or 82) and a
-    wrong generation (22) are refused first, unless the group is Dead."""
+    """The requests whose answer depends on the group's state. In every state but Dead, a wrong
+    member id or instance id (error 25 or 82) and a wrong generation (22) are refused first."""
 
     JOIN = "JoinGroup of a new member"
     REJOIN = "JoinGroup of a member"

@@ -24,8 +24,8 @@ class AppliedMarker:
         self._path = paths.applied_marker(partition)
 
     async def get(self) -> int | None:
-        """Return the stored log offset, up to which transactional offset commits are in ZooKeeper;
-        None if the node does not exist. Raises CoordError, MalformedNode."""
+        """Return the log offset in the applied marker's ZooKeeper node. Return None if the node
+        does not exist. Raises CoordError, MalformedNode."""
         await self._coord.sync(self._path)
         try:
             data, _ = await self._coord.get(self._path)
@@ -49,8 +49,8 @@ class AppliedMarker:
         are in ZooKeeper (-1: none).
 
         After an unclean election the log may end at or below `stored`. The node must then get the
-        lower `last_marker`: otherwise commit markers that are appended below `stored` from now on
-        would count as applied.
+        lower `last_marker`. Otherwise the offsets of a later transaction would wrongly count as
+        stored in ZooKeeper, if its commit marker is appended at or below `stored`.
         """
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker

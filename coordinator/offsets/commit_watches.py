@@ -20,8 +20,8 @@ class Watches:
         self._open: list[RecentCommits] = []
 
     def begin(self) -> RecentCommits:
-        """Return a new, empty set for a search for removable offsets. Until `end` is called with
-        the set, `note` adds the keys of committed offsets to the set."""
+        """Return a new, empty set. Until `end` is called with this set, `note` adds to the set the
+        key of each offset that a client commits."""
         recent_commits: RecentCommits = set()
         self._open.append(recent_commits)
         return recent_commits

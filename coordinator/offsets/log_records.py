@@ -89,9 +89,10 @@ class PendingKeys:
 
 
 class Ended(NamedTuple):
-    """A transaction that has ended. `offsets` has the offsets that the transaction commits, without
-    those that a later record had replaced before the end. A value of None removes the committed
-    offset. After an abort, `offsets` is empty."""
+    """A transaction that has ended. `offsets` has the offsets that the transaction commits. An
+    offset is left out if a newer record for its group and partition took effect before the
+    transaction ended. A value of None removes the committed offset. After an abort, `offsets` is
+    empty."""
 
     producer_id: int
     marker_offset: int

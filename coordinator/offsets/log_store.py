@@ -119,9 +119,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Move from `_recorded` to `_outdated` the records of transactions whose commit marker is
-        at or below the applied marker (`applied_marker.py`). ZooKeeper already has their offsets,
-        or newer ones. Raises BrokerError, CoordError, MalformedNode."""
+        """Move from `_recorded` to `_outdated` the offset records of transactions whose commit
+        marker is at or below the log offset in the ZooKeeper node of `applied_marker.py`. ZooKeeper
+        already has these offsets, or newer ones. Raises BrokerError, CoordError, MalformedNode."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:

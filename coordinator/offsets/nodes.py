@@ -39,9 +39,9 @@ UNLISTED_READS_MAX: Final = 8
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """Return the change that writes a committed offset to its two nodes. `now_ms` is in ms since
-    1970. A commit time near `now_ms` (COMMIT_TIME_TOLERANCE_MS) is not stored: readers take the
-    offset node's modification time."""
+    """Return the change that writes a committed offset to its offset node and its details node.
+    `now_ms` is in ms since 1970. If the commit time is near `now_ms` (COMMIT_TIME_TOLERANCE_MS),
+    the time is not stored: readers take the offset node's modification time."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )
@@ -134,8 +134,9 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def in_one_session(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `read`, run in one synced session. If the session ends during
-        `read`, `read` is called again. Raises ConnectionLoss after READ_ATTEMPTS_MAX calls."""
+        """Call `read` in one ZooKeeper session, after a `sync` in this session, and return the
+        result. If the session ends during `read`, `read` is called again. Raises ConnectionLoss
+        after READ_ATTEMPTS_MAX calls."""
         for _ in range(READ_ATTEMPTS_MAX):
             generation = self._coord.generation
             if generation != self._synced:
@@ -175,9 +176,9 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return partition -> details of the committed offset; None if the details node is missing
-        or malformed. With more than UNLISTED_READS_MAX keys, leave out the partitions without a
-        details node."""
+        """Return partition -> details of the committed offset; None if the details node is
+        malformed. A partition without a details node has None, or is omitted if there are more than
+        UNLISTED_READS_MAX keys."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

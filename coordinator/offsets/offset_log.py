@@ -37,9 +37,9 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class OffsetLog:
-    """The offset records of one shard. After `begin`, `ended` is called for each transaction that
-    ends. When the transaction's offsets have taken effect, the owner of the OffsetLog must call
-    `release` of the attribute `recorded`."""
+    """The offset records of one shard. After a call of `begin`, the callback `ended` gets each
+    transaction whose marker the in-sync replicas have. When the transaction's offsets have taken
+    effect, the owner of the OffsetLog must call `recorded.release`."""
 
     def __init__(self, shard: ShardContext, ended: Callable[[Ended], None]) -> None:
         self.recorded = RecordedOffsets()
@@ -77,8 +77,8 @@ class OffsetLog:
             self.last_marker = marker.offset
 
     def begin(self) -> None:
-        """Record that the whole log has been replayed. From now on, hold back each appended record
-        and marker until the in-sync replicas have it. Idempotent."""
+        """Record that the whole log has been replayed. From now on, an appended record or
+        transaction marker takes effect only when the in-sync replicas have it. Idempotent."""
         self._has_begun = True
 
     def end(self) -> None:
@@ -129,7 +129,8 @@ class OffsetLog:
         return [*dict.fromkeys([*self.recorded.groups(), *self.recorded.pending.groups()])]
 
     async def _watch(self) -> None:
-        """Let appended records and markers take effect when the in-sync replicas have them."""
+        """Apply the queued records and markers to `recorded` when the in-sync replicas have
+        them."""
         while self._queue:
             end = self._queue[-1].offset + 1
             try:

@@ -1,8 +1,8 @@
 """The removal of committed offsets that have expired, or whose topic is deleted.
 
-The controller tells every broker when a topic is deleted; a regular search finds deletions that a
-coordinator missed. A search keeps offsets committed during the search: the topic may be recreated,
-or the consumer may have returned.
+The controller tells every broker when a topic is deleted. A regular search finds expired offsets,
+and deletions that a coordinator missed. The search does not remove an offset that was committed
+during the search: the topic may have been recreated, or the consumer may have returned.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ class Removable(Protocol):
     and CoordError."""
 
     def watch(self) -> RecentCommits:
-        """Return a set to which the store adds the key of every committed offset, until
-        `unwatch`."""
+        """Return a new set, to which the offset store adds the key of each newly committed offset,
+        until `unwatch` is called."""
 
     def unwatch(self, recent_commits: RecentCommits) -> None: ...
 
     async def group_ids(self) -> Collection[str]: ...
 
     async def all_group_ids(self) -> Collection[str]:
-        """Return every group with offsets, including groups with consumers of Kafka 0.8."""
+        """Return every group with offsets, including groups whose consumers (of Kafka 0.8) write
+        offsets directly to ZooKeeper."""
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
         """Return the partitions for which the group has a committed offset, or an offset of an open
@@ -59,7 +60,8 @@ class Removable(Protocol):
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the group's offsets of `keys`, except those in `recent_commits`."""
+        """Remove the group's offsets of the partitions `keys`. Keep each offset whose key is in
+        `recent_commits`."""
 
 
 def expired(
@@ -115,8 +117,8 @@ class OffsetRemoval:
         self._runs = False
 
     def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
-        """Begin to search regularly for removable offsets. `facts` takes a group id, and returns
-        None if the group is not in memory, such as a group that has only offsets."""
+        """Begin to search regularly for removable offsets. `facts` takes a group id. It returns
+        None if the group is not in memory, for example because the group has only offsets."""
         self._facts = facts
         if not self._runs:
             self._runs = True

@@ -50,10 +50,10 @@ class TransactionWrites:
         release: Callable[[Ended], None],
         keep: Callable[[Offsets], Awaitable[None]],
     ) -> None:
-        """- `is_ending`: returns whether the log has the marker of a transaction with the given
-          key, but the in-sync replicas do not have the marker yet
+        """- `is_ending`: returns whether a transaction with an offset for the given key is about to
+        end: the log has its marker, but the in-sync replicas do not have the marker yet
         - `release`: called when ZooKeeper has a transaction's offsets, and `applied` has reached
-          the offset of its commit marker
+          the offset of the transaction's commit marker
         - `keep`: writes to the log the offsets that ZooKeeper refuses; may raise BrokerError"""
         self._shard = shard
         self._writes = writes
@@ -70,8 +70,8 @@ class TransactionWrites:
         self._has_begun = self._has_ended = False
 
     def begin(self) -> None:
-        """Start to write the offsets of all transactions given to `add`. Call this once, after the
-        offsets of the replayed transactions are in ZooKeeper."""
+        """Start to write offsets to ZooKeeper, beginning with the transactions that were already
+        given to `add`. Call this once, after all offsets found by the replay are in ZooKeeper."""
         self._has_begun = True
         if self._waiting:
             self._task.start(self._run)

@@ -111,9 +111,10 @@ class ZookeeperOffsets:
 
     async def loaded(self) -> None:
         """Wait until every in-sync replica follows this broker, so that no earlier coordinator
-        holds a leader lease. Then write the log's offsets to ZooKeeper. Offsets of transactions
-        that ended at or below the log offset in the applied marker are left out, because they are
-        in ZooKeeper already. Raises BrokerError, CoordError, MalformedNode."""
+        holds a leader lease. Then write the log's offsets to ZooKeeper. The applied marker is the
+        log offset up to which transactional offsets are in ZooKeeper already. Leave out the offsets
+        of transactions that ended at or below this offset. Raises BrokerError, CoordError,
+        MalformedNode."""
         await self._shard.followed()
         self._log.begin()
         applied = await self._applied.get()
@@ -201,7 +202,7 @@ class ZookeeperOffsets:
 
     async def _keep_records(self, refused: Mapping[OffsetKey, CommittedOffset | None]) -> None:
         """Append a log record for each offset that ZooKeeper has refused. The next call of `loaded`
-        tries to write these offsets to nodes. Raises BrokerError."""
+        tries again to write these offsets to ZooKeeper. Raises BrokerError."""
         values = {
             key: None if committed is None else encode_offset_value(committed)
             for key, committed in refused.items()

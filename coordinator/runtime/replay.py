@@ -73,9 +73,10 @@ class Replay:
     _lines: int = field(default=0, repr=False)
 
     async def run(self) -> None:
-        """Replay up to the log end. The first call begins at the log start, a later call where the
-        previous call stopped. Raises BrokerError: CORRUPT_MESSAGE if another replica may have an
-        intact copy of a damaged batch, another code if the log cannot be read."""
+        """Replay up to the log end. The first call begins at the log start. A later call continues
+        where the previous call stopped. Raises BrokerError. The code is CORRUPT_MESSAGE if another
+        replica may have an intact copy of a damaged batch. With any other code, the log cannot be
+        read."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset

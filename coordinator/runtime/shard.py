@@ -80,8 +80,8 @@ class ShardContext(Protocol):
     @property
     def is_certainly_current(self) -> bool:
         """Whether this broker has the leader lease (`PartitionLog.has_leader_lease`). During the
-        lease no newer coordinator commits a record: a newer coordinator first awaits `followed`,
-        which returns after the lease has ended."""
+        lease no newer coordinator commits a record, because every in-sync replica must first fetch
+        in the new leader epoch (see `followed`). After these fetches the lease has ended."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica has fetched from this broker in the current leader

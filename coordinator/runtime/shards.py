@@ -56,8 +56,8 @@ class Shards(Generic[C]):
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
         """`make` creates a shard's coordinator. `open_log` returns the log of a partition that this
-        broker leads, or raises BrokerError. `commit_timeout_s` limits the replication of a record.
-        `is_fenced`: whether the broker must not answer as a leader."""
+        broker leads, or raises BrokerError. `commit_timeout_s` limits the wait for the replication
+        of a record. `is_fenced`: whether the broker must not answer as a leader."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log
@@ -129,9 +129,9 @@ class Shards(Generic[C]):
     # for requests
 
     def shard_for(self, partition: int) -> C:
-        """Return the coordinator of the partition. Raises BrokerError: COORDINATOR_NOT_AVAILABLE
-        if the broker is stopping, COORDINATOR_LOAD_IN_PROGRESS during loading, else
-        NOT_COORDINATOR."""
+        """Return the coordinator of the partition. Raises BrokerError: COORDINATOR_NOT_AVAILABLE if
+        the broker is stopping, COORDINATOR_LOAD_IN_PROGRESS during loading, NOT_COORDINATOR if this
+        broker does not coordinate the partition."""
         shard = self._shards.get(partition)
         if shard is not None and shard.phase is Phase.SERVING and not self._is_fenced():
             return shard.coordinator
@@ -148,8 +148,8 @@ class Shards(Generic[C]):
 
     def may_be_elsewhere(self, partition: int) -> bool:
         """Return whether another broker may coordinate the partition, because this broker's shard
-        has ended or has no ZooKeeper lease. False is no proof: this broker may not know a newer
-        leader yet."""
+        has ended or has no ZooKeeper lease. False is no proof: perhaps the partition has a new
+        leader that this broker does not know yet."""
         shard = self._shards.get(partition)
         return shard is not None and not shard.is_current
 

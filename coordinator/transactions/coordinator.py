@@ -115,8 +115,8 @@ class TransactionCoordinator:
         """Do nothing: producers' transactions do not include `__transaction_state`."""
 
     async def loaded(self) -> None:
-        """Wait until no earlier coordinator can act as the leader. Then complete the prepared
-        transactions in the background, and start the timers."""
+        """Wait until no earlier coordinator of the partition can act as the partition's leader.
+        Then complete the prepared transactions in the background, and start the timers."""
         await self.context.followed()
         for entry in self._entries.values():
             self._committed(entry, entry.transaction)
@@ -267,9 +267,10 @@ class TransactionCoordinator:
     def _carry_out(
         self, entry: Entry | None, decided: Transaction | ErrorCode
     ) -> Deferred[None] | None:
-        """Append a decided state as `_append_in_time` does. Raise a decided error code, but return
-        None for NONE. While the last state is not replicated, raise CONCURRENT_TRANSACTIONS
-        instead, unless the error code refuses a producer that is not the current one."""
+        """Raise a decided error code that is in `_OTHER_PRODUCER_ERRORS`. Otherwise raise
+        CONCURRENT_TRANSACTIONS while the last state is not replicated. Otherwise append a
+        decided state as `_append_in_time` does, return None for NONE, or raise another decided
+        error code."""
         if decided in _OTHER_PRODUCER_ERRORS:
             raise BrokerError(decided)
         self._check_not_pending(entry)
@@ -336,7 +337,7 @@ class TransactionCoordinator:
             entry.wake()
 
     def _complete(self, entry: Entry, transaction: Transaction) -> None:
-        """Send the markers of a prepared transaction."""
+        """Begin to complete a prepared transaction: send its markers."""
         marker = TransactionMarker(
             transaction.producer.producer_id,
             transaction.producer.epoch,
@@ -349,9 +350,9 @@ class TransactionCoordinator:
         self._dependencies.send(entry.completion)
 
     def _markers_written(self, entry: Entry, transaction: Transaction) -> None:
-        """Append the CompleteCommit or CompleteAbort record; repeat a failed append after a
-        pause. No request awaits the record: if it is lost, the next coordinator writes the
-        markers again."""
+        """After the markers are written, append the CompleteCommit or CompleteAbort record. Repeat
+        a failed append after a pause. No request awaits the record. If the record is lost, the next
+        coordinator writes the markers again."""
         if self._has_ended:
             return
         completed = transaction.completed(self.context.clock.wall_ms())

@@ -63,9 +63,9 @@ def init_producer_id(
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
     """Decide on InitProducerId. `previous`: the producer's id and epoch before its last accepted
-    InitProducerId. If no transaction is open, a request with `previous` gets the current id and
-    epoch again: the producer did not receive the last response. `new_id`: an unused producer id;
-    None unless `needs_producer_id`."""
+    InitProducerId. A producer that sends this id and epoch did not receive the last response. If no
+    transaction is open, the producer gets the current id and epoch again. `new_id`: an unused
+    producer id; None unless `needs_producer_id`."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)

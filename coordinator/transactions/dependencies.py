@@ -11,7 +11,7 @@ from pybroker.coordinator.transactions.markers import Completion
 
 @dataclass(frozen=True, slots=True)
 class TransactionDependencies:
-    """The dependencies that all shards of a broker share."""
+    """The configuration and the functions that all transaction coordinators of a broker share."""
 
     config: BrokerConfig
     new_producer_id: Callable[[], Awaitable[int]]

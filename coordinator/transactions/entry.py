@@ -19,11 +19,11 @@ PARTITION_BYTES: Final = 150
 
 
 class Entry:
-    """A transactional id. `transaction`: the last appended state. `committed`: the state that
-    decides about requests; None at first. A new state becomes `committed` when its record is
-    committed in the log. CompleteCommit and CompleteAbort already become `committed` when their
-    record is appended. `previous`: the producer id and epoch that the last InitProducerId replaced;
-    lost by a failover, as in Kafka."""
+    """A transactional id. `transaction`: the last appended state. `committed`: the last committed
+    state, by which requests are decided (None at first). A new state becomes `committed` when its
+    record is committed in the log. CompleteCommit and CompleteAbort already become `committed` when
+    their record is appended. `previous`: the producer id and epoch that the last InitProducerId
+    replaced. A failover loses `previous`, as in Kafka."""
 
     __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
 
@@ -41,8 +41,8 @@ class Entry:
         return size_of(found.transactional_id, len(found.partitions))
 
     def shown(self) -> Transaction | None:
-        """Return `committed` as operators see it. While markers are being written, `partitions` has
-        only the partitions whose marker is not confirmed."""
+        """Return `committed` for DescribeTransactions and ListTransactions. While markers are being
+        written, the result's `partitions` has only the partitions whose marker is not confirmed."""
         shown = self.committed
         if shown is not None and shown.state in PREPARED and self.completion is not None:
             return replace(shown, partitions=frozenset(self.completion.remaining))

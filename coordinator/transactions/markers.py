@@ -56,7 +56,7 @@ class Completion:
         self.is_over = True
 
     def written(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove these partitions from `remaining`."""
+        """Record that these partitions need no further marker."""
         self.remaining.difference_update(partitions)
         if not self.remaining and not self.is_over:
             self.is_over = True
@@ -122,7 +122,8 @@ class MarkerSender:
         return missing + sum(self._leader_of(key) in (None, NO_LEADER) for key in again)
 
     def _route(self, completion: Completion, partitions: Collection[TopicPartition]) -> None:
-        """Add markers to the queues of the partitions' leaders."""
+        """Add the transaction's markers for these partitions to the queues of the partitions'
+        leaders."""
         if completion.is_over or self._has_stopped:
             return
         for key in partitions:

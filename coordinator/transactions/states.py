@@ -96,9 +96,9 @@ class IllegalMove(PybrokerError):
 
 
 class TransactionRequest(enum.Enum):
-    """The requests whose answer depends on the state of the transactional id. Other possible
-    answers, in any state, are INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED (90) and, while a
-    new state is being written, CONCURRENT_TRANSACTIONS (51)."""
+    """The requests whose answer depends on the state of the transactional id (see `ANSWERS`). In
+    any state, the coordinator can also answer INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED
+    (90) or, while a new state is being written, CONCURRENT_TRANSACTIONS (51)."""
 
     INIT = "InitProducerId"
     ADD = "AddPartitionsToTxn or AddOffsetsToTxn"

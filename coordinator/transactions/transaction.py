@@ -24,7 +24,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id's producer and its last transaction. Times are in ms since 1970.
+    """A transactional id with its producer and its last transaction. Times are in ms since 1970.
     `start_ms` is -1 before the producer's first transaction. `partitions` is empty unless the
     transaction is open or prepared."""
 
@@ -38,7 +38,8 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the epoch is the highest one, so that the producer needs a new producer id."""
+        """Whether the epoch has the highest possible value, so that the producer needs a new
+        producer id."""
         return self.producer.epoch >= EPOCH_MAX
 
     @property

@@ -39,8 +39,9 @@ async def change_config(
     multi. `change` is called again if another client changes the values meanwhile. Raises
     MalformedNode, CoordError, and the errors of `change`.
 
-    `owner`: the topic of the values. Return False, and change nothing, if the topic does not exist.
-    `replaces`: `change` gets an empty dict, so that malformed stored values raise no error.
+    `owner`: the topic, if the entity is a topic. Return False, and change nothing, if this topic
+    does not exist. `replaces`: `change` gets an empty dict, so that malformed stored values raise
+    no error.
     """
     path = paths.config(entity)
     note = CreateOp(

@@ -33,9 +33,9 @@ class FirstAnswer:
         self._reason = "no answer"
 
     async def granted_ms(self, session_timeout_ms: int, timeout_s: float) -> int:
-        """Wait for a session, and return the session timeout that the server grants. `timeout_s` is
-        only for log messages. Raises StartupError after `refusals_max` attempts in a row in which
-        no server accepts the connection."""
+        """Wait until a server grants a session, and return the granted session timeout. The caller
+        limits the wait: `timeout_s` is only for log messages. Raises StartupError after
+        `refusals_max` attempts in a row in which no server accepts the connection."""
         delay_s = _RETRY_S
         refusals = 0
         while True:

@@ -67,8 +67,8 @@ async def open_and_close(
     timeout_ms: int,
     timeout_s: float,
 ) -> Granted:
-    """Open a session (with `key`: take over that session), close it at once, and return the
-    server's answer. Each server gets `timeout_s` to answer. Raises NoServer."""
+    """Open a session, or if `key` is given, take over its session. Close the session at once, and
+    return the server's answer. Each server gets `timeout_s` to answer. Raises NoServer."""
     reasons = []
     refused = True
     for host, port in hosts:

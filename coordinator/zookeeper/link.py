@@ -78,8 +78,8 @@ class SetWatches:
         self._lists = (data, missing, child)
 
     def serialize(self) -> bytes:
-        """Encode the last zxid, then three lists of paths. Each list begins with the number of
-        paths, each path with the number of bytes."""
+        """Encode the last zxid, then three lists of paths. Each list begins with the number of its
+        paths. Each path begins with the number of its bytes."""
         parts = [struct.pack(">q", self._zxid)]
         for paths in self._lists:
             parts.append(struct.pack(">i", len(paths)))
@@ -113,8 +113,8 @@ def _set_watches(
 
 
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs kazoo's callbacks in kazoo's connection thread. `running` must stay False: kazoo then
-    calls the callbacks of a result in the thread that sets the result."""
+    """Runs kazoo's callbacks in kazoo's connection thread. `running` must stay False: only then
+    does the thread that sets a result also call the callbacks of this result."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class Link:
 
     @property
     def client(self) -> Any:
-        """The kazoo client, for its `*_async` methods; `answer_of` takes their results."""
+        """The kazoo client, for its `*_async` methods. Pass their results to `answer_of`."""
         return self._client
 
     def start(self) -> None:

@@ -37,7 +37,7 @@ async def multi_under(
     multis: Multis, checks: Sequence[CheckOp], ops: Sequence[CoordOp]
 ) -> list[OpResult]:
     """Apply `ops` in one multi if all `checks` succeed. Return the results of `ops`. Raises the
-    errors of `Coord.multi`; the index of MultiFailed counts `ops` from 0, and is negative for a
+    errors of `Coord.multi`. The index in MultiFailed is the position in `ops`, or negative for a
     failed check."""
     try:
         return (await multis.multi([*checks, *ops]))[len(checks) :]
@@ -82,9 +82,9 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """Apply `ops` in one multi if all `checks` succeed, like `multi_under`. `checks` must not
-        contain a node that a write of this batcher changes: a joint multi makes all checks first,
-        so a check would miss an earlier write in the same multi.
+        """Apply `ops` in one multi if all `checks` succeed. The results and the errors are those of
+        `multi_under`. No write of this batcher may change a node in `checks`: a multi with several
+        writes makes all checks first, so a check would miss an earlier write in the same multi.
 
         A write is not sent if its caller has been cancelled. If `is_wanted` returns False right
         before an attempt, the write is not sent and the call raises ConnectionLoss.

@@ -1,6 +1,6 @@
-"""The details of a committed offset. The offset's node below `/consumers` may contain only a
-number, so the details have a second node, below `/pybroker/offsets`. The details are valid only if
-both nodes have the same offset."""
+"""The details of a committed offset: leader epoch, metadata and times. The offset's node below
+`/consumers` must contain only a number, so the details have a second node, below
+`/pybroker/offsets`. The details are valid only if both nodes have the same offset."""
 
 from __future__ import annotations
 

@@ -82,9 +82,9 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 class ConfigEntity(NamedTuple):
-    """The entity of a configuration, as (entity type, decoded name) pairs: two pairs, `users` and
-    `clients`, for a client id of a user, otherwise one. DEFAULT_ENTITY: the default for all
-    entities of a type."""
+    """The entity of a configuration, as (entity type, decoded name) pairs. A client id of a user
+    has two pairs: `users` and `clients`. Any other entity has one pair. The name DEFAULT_ENTITY
+    stands for the default of all entities of the type."""
 
     parts: tuple[tuple[str, str], ...]
 
@@ -228,8 +228,7 @@ def parse_delete_topic(path: str) -> str | None:
 
 
 def config_root(entity_type: str) -> str:
-    """Return the path of the parent node of all configurations of this type
-    (CONFIG_ENTITY_TYPES)."""
+    """Return the path of the parent node of all configurations of a type, such as "topics"."""
     return f"{CONFIG}/{entity_type}"
 
 

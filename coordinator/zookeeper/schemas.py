@@ -52,7 +52,8 @@ Replicas = Mapping[int, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
     """The replicas of a topic's partitions. `adding` and `removing` name only partitions that are
-    being reassigned (KIP-455). `unknown`: keys of later versions."""
+    being reassigned (KIP-455). `unknown` has the node's other JSON keys, which later versions
+    wrote."""
 
     replicas: Replicas
     topic_id: uuid.UUID | None = None
@@ -73,8 +74,8 @@ class ProducerIdBlock:
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
     """The subscription of a consumer of Kafka 0.8: topic or pattern -> number of streams.
-    `pattern`: static, white_list or black_list. `is_coordinated`: written by a group coordinator
-    for a member."""
+    `pattern`: static, white_list or black_list. `is_coordinated`: whether a group coordinator wrote
+    the registration for a member."""
 
     subscription: Mapping[str, int]
     pattern: str

@@ -54,7 +54,7 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 class KazooCoord:
     """The `Coord` that uses kazoo. Without a connection, requests fail with ConnectionLoss at once.
-    The key of a new session is saved in `store` before the session is used."""
+    The id and password of a new session are saved in `store` before the session is used."""
 
     def __init__(
         self,
@@ -98,10 +98,10 @@ class KazooCoord:
         make_chroot: bool = False,
         refusals_max: int | None = None,
     ) -> None:
-        """Close the session of an earlier process and open a new one. `make_chroot` creates a
-        missing chroot. Raises StartupError after `timeout_s`, and if the chroot is missing. Also
-        raises StartupError after `refusals_max` consecutive attempts in which no server accepts the
-        connection."""
+        """Close the session of an earlier process and open a new session. With `make_chroot`,
+        create a missing chroot. Raises StartupError if the chroot is missing, or if the start takes
+        longer than `timeout_s`. Also raises StartupError after `refusals_max` consecutive attempts
+        in which no server accepts the connection."""
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
             async with asyncio.timeout(timeout_s):
@@ -186,9 +186,9 @@ class KazooCoord:
         return self._session_timeout_ms
 
     def silence(self) -> float:
-        """Return the seconds since the sending of the newest write or sync that ZooKeeper has
-        answered. Reads do not count: a ZooKeeper follower without its leader answers reads, while
-        the leader may expire the session."""
+        """Return the seconds since the newest answered write or sync was sent to ZooKeeper. Reads
+        do not count: a ZooKeeper server that is cut off from the leader still answers reads, but
+        the leader can expire the session."""
         return self._clock.boottime() - self._answered_request_at
 
     def add_listener(self, listener: SessionListener) -> None:

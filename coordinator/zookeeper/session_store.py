@@ -19,8 +19,8 @@ _SESSIONS_MAX: Final = 8
 
 
 class SessionStore(Protocol):
-    """Stores the keys of a broker's ZooKeeper sessions. The key of the oldest session comes
-    first."""
+    """Stores the keys (id and password) of a broker's ZooKeeper sessions. The key of the oldest
+    session comes first."""
 
     def load(self) -> list[SessionKey]:
         """Return the stored keys; empty if the stored content is damaged. Does not raise."""

@@ -2,7 +2,7 @@
 
 The nodes of a recreated topic may have the same versions as those of the deleted topic. So each
 topic has a node `/pybroker/topic_ids/<id>`, created and removed in the same multis as the topic's
-own node. Every write to the topic's nodes checks this node in its multi.
+own node. Every write to the topic's nodes checks in its multi that the `topic_ids` node exists.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ async def multi(
     coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
 ) -> list[OpResult]:
     """Apply `ops`, all or none, if the topic still exists (`topic` None: without this condition).
-    Return the results of `ops`. `send` sends the condition and `ops` to ZooKeeper, by default in a
-    multi of their own.
+    Return the results of `ops`. `send` sends the condition and `ops` to ZooKeeper. The default
+    sends both in one separate multi.
 
     Raises MultiFailed or another CoordError. The index of MultiFailed counts `ops` from 0, and is
     negative if the topic is deleted.
@@ -63,8 +63,8 @@ async def multi(
 
 
 async def apply(coord: Coord, topic: Topic, *ops: CoordOp) -> list[OpResult]:
-    """Apply `ops` as `multi` does. In place of MultiFailed, raise the error of the refused
-    operation, or NoNode if the topic is deleted."""
+    """Apply `ops` as `multi` does, but in place of MultiFailed raise the error of the refused
+    operation. If the topic is deleted, raise NoNode."""
     try:
         return await multi(coord, topic, ops)
     except MultiFailed as error:

@@ -15,8 +15,9 @@ class WatchTable:
         self._missing: set[str] = set()
 
     def add_data(self, path: str, watch: Watch, *, exists: bool = True) -> None:
-        """Add a watch that fires when the node is created, changed or deleted. `exists` says
-        whether the node exists: if so, `existing` returns the path, otherwise `missing` does."""
+        """Add a watch that fires when the node is created, changed or deleted. `exists`: whether
+        the node exists. The method `existing` returns the paths of existing nodes, and `missing`
+        all other paths."""
         self._data.setdefault(path, {})[watch] = None
         if exists:
             self._missing.discard(path)

@@ -17,8 +17,8 @@ the event loop. That many take about a millisecond."""
 
 
 class LogRow(NamedTuple):
-    """The values of an open replica's log, in bytes and offsets. `min_isr` is min.insync.replicas,
-    or the number of replicas if that is smaller."""
+    """The size and the offsets of one replica's log on this broker. `min_isr` is
+    min.insync.replicas, or the number of replicas if that is smaller."""
 
     size_bytes: int
     start: int
@@ -32,9 +32,9 @@ class LogRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """The values of a partition. From the cluster's metadata: `leader` and `preferred` are broker
-    ids, `replicas` and `isr` are counts. `log` is None if this broker has no open replica of the
-    partition."""
+    """The values of a partition. `leader` and `preferred` (broker ids), and `replicas` and `isr`
+    (counts), are from the cluster's metadata. `log` is None if this broker has no open replica of
+    the partition."""
 
     labels: str
     """The labels in Prometheus' text format: {topic="...",partition="..."}."""

@@ -146,8 +146,8 @@ def _replica_fault(
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
-    """Return the newer of the local replica's state and the state in `facts`. If the local replica
-    leads, its state is always the newer one."""
+    """Return the newer of two states: the local replica's state and the state in `facts`. If the
+    local replica leads, return its state in any case."""
     state = partition.state
     if state is None:
         return facts.state

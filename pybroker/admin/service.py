@@ -27,7 +27,8 @@ _BACKLOG: Final = 64
 
 def bind_http(config: BrokerConfig) -> socket.socket | None:
     """Return the listening socket. Return None if HTTP is disabled, or if another process uses the
-    port and `pybroker.http.listener` is not set. Raise StartupError if binding fails otherwise."""
+    port and `pybroker.http.listener` is not set. Raise StartupError for every other failure to bind
+    the port."""
     address = config.http_address
     if address is None:
         return None

@@ -132,7 +132,7 @@ class Rooms:
 @dataclass(slots=True)
 class BrokerView:
     """The phase and the components of a broker, for its HTTP pages. The code that starts and stops
-    the broker updates them."""
+    the broker updates `phase` and `rooms`."""
 
     config: BrokerConfig
     phase: Phase = Phase.STARTING

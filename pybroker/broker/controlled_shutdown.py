@@ -88,8 +88,8 @@ class ControlledShutdown:
         )
 
     async def _try(self, attempt: int) -> bool:
-        """Ask the controller once. Return True if this broker then leads no partition. Return False
-        if it still leads a partition, or if the request fails."""
+        """Ask the controller once. Return True if, by the controller's answer, this broker leads no
+        partition any more. Return False if it still leads a partition, or if the request fails."""
         self._attempt = asyncio.ensure_future(self._ask_current_controller())
         try:
             limit_s = self._config.controller_socket_timeout_ms / 1000

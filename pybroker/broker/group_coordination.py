@@ -1,8 +1,8 @@
 """The group coordinators of a broker: one shard for each partition of `__consumer_offsets` that
 this broker leads.
 
-Committed offsets in ZooKeeper are written in a separate session, so that they do not delay changes
-of an ISR.
+If committed offsets are stored in ZooKeeper, the broker writes them in a separate ZooKeeper
+session, so that these writes do not delay changes of an ISR.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class GroupCoordination:
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
         """Write this broker's id, the leader epoch and `token` to the shard's fence node in
-        ZooKeeper, so that writes of an earlier coordinator fail. Return the version of the node;
-        None: the caller has to try again."""
+        ZooKeeper, so that writes of an earlier coordinator fail. Return the node's version. Return
+        None if another client changed a node meanwhile: the caller must then try again."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:

@@ -82,8 +82,8 @@ class LagWatch:
         self._task = BackgroundTask("lag of groups")
 
     async def report(self) -> ProgressReport | None:
-        """Return a report that is at most `FRESH_S` old. If a new measurement fails or takes longer
-        than `PATIENCE_S`, return the last report, or None if there is none."""
+        """Return a lag report that is at most `FRESH_S` old. If a new measurement fails or takes
+        longer than `PATIENCE_S`, return the last report, or None if there is none."""
         age_s = self._age_s()
         if age_s is None or age_s > FRESH_S:
             self._task.start(self._look)
@@ -94,7 +94,7 @@ class LagWatch:
         return ProgressReport(tuple(filter(self._is_here, self._taken.groups)), age_s)
 
     async def close(self) -> None:
-        """End the measurement in progress. Idempotent."""
+        """Cancel a running measurement and wait until it has ended. Idempotent."""
         await self._task.stop()
 
     def _age_s(self) -> float | None:
@@ -151,8 +151,9 @@ class LagWatch:
 
 
 def ask_leaders(broker_id: int, own_endpoint: Callable[[], Endpoint | None]) -> AskLag:
-    """Return an `AskLag` that asks the partitions' leaders for the lag, with an admin client. The
-    client bootstraps from `own_endpoint`, this broker's inter-broker endpoint (None: unknown)."""
+    """Return an `AskLag` that asks the partitions' leaders for the lag of committed offsets, with
+    an admin client. The client bootstraps from `own_endpoint`, this broker's inter-broker endpoint
+    (None: unknown)."""
 
     async def ask(positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
         endpoint = own_endpoint()

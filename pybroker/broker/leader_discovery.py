@@ -1,8 +1,8 @@
 """Leader discovery: a broker that gets no answers from ZooKeeper asks other brokers for the current
 leaders. Otherwise a former leader would tell clients forever that it still leads its partitions.
 
-An answer updates the broker's metadata and may stop appends. An answer never makes a replica a
-follower, and never truncates a log.
+An answer updates the broker's metadata. A higher leader epoch in an answer stops this broker from
+appending to the partition. An answer never makes a replica a follower, and never truncates a log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OSError."""
 
 class LeaderDiscovery:
     """Asks other brokers for the current leaders while ZooKeeper does not answer. The owner calls
-    `changed` whenever the level of the `ZooKeeperLease` changes."""
+    `changed` after each change of `ZooKeeperLease.level` (which requests the broker may answer)."""
 
     def __init__(
         self,

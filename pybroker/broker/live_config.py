@@ -110,8 +110,8 @@ class LiveConfig:
         await self._refresh(entity)
 
     async def _refresh(self, entity: ConfigEntity) -> None:
-        """Apply a change that this broker has just written to ZooKeeper. If this fails, log it; the
-        broker applies the change later."""
+        """Apply a change that this broker has just written to ZooKeeper. A failure is only logged,
+        because the broker applies the change later."""
         try:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])

@@ -51,7 +51,7 @@ async def read_accepted_losses(
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
     """Return the partitions assigned to this broker whose logs a power loss may have removed. The
     result is empty while a log directory is failed or missing, because that directory may have the
-    logs. Raise CoordError."""
+    logs. Raises CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)

@@ -75,8 +75,8 @@ class Membership:
             self._updating.start(self._write_endpoints)
 
     async def leave(self) -> None:
-        """Stop keeping the broker registered. After this call, the broker is not registered again,
-        and the caller may remove its registration. Idempotent."""
+        """Stop keeping the broker registered. After this call, the broker does not register again,
+        so the caller can remove the broker's registration. Idempotent."""
         self.is_registered = False
         self._stopped = True
         await self._tasks.close()

@@ -37,10 +37,10 @@ serves clients in any case, and a missing topic follows later."""
 async def settle_replicas(
     coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: UnhealthyReplicas
 ) -> set[str]:
-    """If a replica of broker `me` may lack records, remove the replica from the ISR and from the
-    eligible replicas. The only replica of a partition is not removed. Return the names of all
-    topics except those being deleted. After an error, this call can be repeated. Raise CoordError
-    or MalformedNode."""
+    """Remove each replica of broker `me` that may lack records from the ISR and from the eligible
+    replicas (KIP-966). If a replica is the only one assigned to its partition, it is not removed.
+    Return the names of all topics except those being deleted. After an error, this call can be
+    repeated. Raise CoordError or MalformedNode."""
     power_loss = PowerLoss(coord, me, clock)
     await power_loss.step_aside(left_of(logs, logs.suspects) | await vanished(coord, me, logs))
     await damaged.settle()

@@ -117,9 +117,9 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state` if it is unknown. A transaction
-        coordinator has no fence node in ZooKeeper, so `token` is not used, and the returned version
-        is 0."""
+        """Read the partition count of `__transaction_state` if it is unknown. Return 0 as the
+        version of the fence node, because a transaction coordinator has no fence node in ZooKeeper.
+        `token` is not used."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

@@ -17,8 +17,9 @@ from pybroker.replication.verification import TransactionVerification
 
 
 class Verifying:
-    """Verifies transactions until `stop`. `transactions` has the coordinators on this broker, which
-    are called without a network request. `current` returns the broker's options in force."""
+    """Verifies, until `stop`, that partitions are in a producer's transaction. `transactions` has
+    the coordinators on this broker, which are called without a network request. `current` returns
+    the broker's options in force."""
 
     def __init__(
         self,

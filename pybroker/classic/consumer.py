@@ -156,8 +156,8 @@ class ClassicConsumer:
     # ---- subscription: one of these methods may be called, once
 
     async def subscribe(self, topics: Mapping[str, int] | Iterable[str]) -> dict[str, list[Stream]]:
-        """Join the group for these topics, each with a number of streams (default: one). A topic
-        may be created later. Raises ConfigError, GroupIsCoordinated, RebalanceFailed."""
+        """Join the group for these topics, each with a number of streams (default: one). The topics
+        need not exist yet. Raises ConfigError, GroupIsCoordinated, RebalanceFailed."""
         if isinstance(topics, str):
             topics = [topics]
         counts = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)

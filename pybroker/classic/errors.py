@@ -11,7 +11,7 @@ from pybroker.model import TopicPartition
 
 class RebalanceFailed(ClientError):
     """The member did not get its partitions within rebalance.max.retries multiplied by
-    rebalance.backoff.ms, for the reason in the message. The member tries again when a watched
+    rebalance.backoff.ms. The message has the reason. The member tries again when a watched
     ZooKeeper node changes."""
 
     retriable = True
@@ -36,7 +36,8 @@ class ConsumerIdTaken(ClientError):
 
 
 class NotOwned(ClientError):
-    """The group member does not own these partitions, so it committed no offset of them."""
+    """The offsets of these partitions were not committed, because the group member does not own the
+    partitions."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))

@@ -34,8 +34,8 @@ class KafkaOffsets:
         """Held during a whole commit. Always acquired before the lock of `nodes`."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return partition -> the committed offsets, from Kafka and, with dual.commit.enabled, also
-        from ZooKeeper."""
+        """Return each partition's committed offset in Kafka. With dual.commit.enabled, `start` is
+        the larger of the committed offsets in Kafka and in ZooKeeper."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

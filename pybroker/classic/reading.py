@@ -94,7 +94,7 @@ class Reader:
         self._tasks.start(self._pump(consumer), "classic consumer pump")
 
     async def close(self) -> None:
-        """Close the consumer and the task. Idempotent."""
+        """End the task that reads records, and close the `Consumer`. Idempotent."""
         try:
             await self._tasks.close()
         finally:
@@ -124,7 +124,7 @@ class Reader:
                 self._consumer.seek(owned.topic_partition, owned.consumed)
 
     def room_again(self, owned: OwnedPartition) -> None:
-        """Fetch a paused partition again if its queue has room."""
+        """Resume a paused partition if its queue has room and the partition has no `problem`."""
         if (
             self._consumer is not None
             and self._is_current(owned)
@@ -178,9 +178,9 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Seek to the position that auto.offset.reset gives. If `owned.consumed` is None, a task
-        sets it to the new offset: the next owner must start there even if this owner reads no
-        record."""
+        """Seek to the position that auto.offset.reset gives. If `owned.consumed` is None, a
+        background task sets `owned.consumed` to the offset of this position. So the next owner
+        starts there even if this owner reads no record."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

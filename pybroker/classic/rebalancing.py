@@ -61,8 +61,8 @@ class Streams(Protocol):
 
 
 class Rebalancer:
-    """Carries out the rebalances of one member in the task `run`, and owns the member's
-    partitions."""
+    """Carries out the rebalances of one member in the task `run`. Holds the partitions that the
+    member owns."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Rebalancer:
     # ---- called by the consumer
 
     def wake(self) -> None:
-        """Read the group's nodes again, because a node may have changed."""
+        """Let the task `run` rebalance again, because a node of the group may have changed."""
         self._wake.set()
 
     def forget(self) -> None:
@@ -138,7 +138,7 @@ class Rebalancer:
         self._wake.set()
 
     def owned_partitions(self) -> list[OwnedPartition]:
-        """Return the partitions for which offsets may be committed."""
+        """Return all owned partitions, including those that are being released."""
         return [*self.held.values(), *self._leaving.values()]
 
     async def run(self) -> None:
@@ -163,8 +163,8 @@ class Rebalancer:
 
     async def rebalance(self) -> None:
         """Own exactly the partitions that the assignment gives to this member. Raises
-        GroupIsCoordinated. Raises RebalanceFailed if this takes longer than rebalance.max.retries
-        multiplied by rebalance.backoff.ms."""
+        GroupIsCoordinated if the group has members that use JoinGroup. Raises RebalanceFailed if
+        the rebalance takes longer than rebalance.max.retries multiplied by rebalance.backoff.ms."""
         limit_ms = self._options.rebalance_max_retries * self._options.rebalance_backoff_ms
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None
@@ -278,8 +278,8 @@ class Rebalancer:
     async def _stop_reading(
         self, owned_partitions: Collection[OwnedPartition], *, patience_ms: int
     ) -> None:
-        """Stop reading these partitions. Wait at most `patience_ms` until the records that the
-        application has received from them count as consumed. Then call `before_release`."""
+        """Stop reading these partitions. Wait until all of their records that the application has
+        received count as consumed, but at most `patience_ms`. Then call `before_release`."""
         if not owned_partitions:
             return
         for owned in owned_partitions:
@@ -297,8 +297,9 @@ class Rebalancer:
         )
 
     async def _release(self) -> None:
-        """Store the offsets of the partitions to release, then remove their owner nodes. Raises
-        CoordError or ClientError; a later call then continues."""
+        """With auto.commit.enable, store the offsets of the partitions to release. Then remove the
+        owner nodes of these partitions. Raises CoordError or ClientError. The next call then tries
+        again."""
         if self._leaving and self._options.auto_commit_enable:
             await self._offsets.write(self._leaving.values())
         gone = [*self._leaving, *self._uncertain]

@@ -24,8 +24,8 @@ class Certainty(Protocol):
     def is_certain(self) -> bool: ...
 
     def find_out(self) -> None:
-        """Start a task that sends requests to ZooKeeper until `is_certain` returns True. The task
-        then wakes the streams."""
+        """Start a task that sends requests to ZooKeeper until it is certain that no other member
+        owns this member's partitions. The task then wakes the streams."""
 
 
 class Stream:

@@ -64,7 +64,8 @@ def by_names(counts: Mapping[str, int]) -> Subscription:
 
 def by_pattern(kind: str, expression: str, count: int) -> Subscription:
     """Return a subscription with `count` streams. `kind` is WHITE_LIST or BLACK_LIST. `expression`
-    is a regular expression for whole names, in which a comma means `|`. Raises ConfigError."""
+    is a regular expression that must match a whole topic name. A comma in `expression` means `|`.
+    Raises ConfigError."""
     if count < 1:
         raise ConfigError([f"the pattern subscription has {count} streams, expected 1 or more"])
     plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)

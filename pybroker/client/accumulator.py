@@ -70,7 +70,7 @@ class ProducerBatch:
 
     def at(self, index: int) -> tuple[ProducerBatch, int]:
         """Return the batch that now contains the record with the index `index` in this batch, and
-        the record's index there. Both may differ after a split."""
+        the record's index there. If this batch was split, the record is in another batch."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -129,7 +129,7 @@ class Appended:
 
     @property
     def filled(self) -> bool:
-        """Return whether the batch has no space for another record of the same size."""
+        """Return whether the batch has no space for another record as large as its last record."""
         return self.batch.records.full
 
 
@@ -250,7 +250,7 @@ class Accumulator:
         now: float,
     ) -> Appended:
         """Add a record to the last batch of `queue`, or to a new batch. Raises the errors of
-        `RecordBuffer.append`; the queue then stays unchanged."""
+        `RecordBuffer.append`. An error leaves the queue unchanged."""
         last = queue.last
         if last is not None and not last.closed:
             index = last.records.append(timestamp, key, value, headers, self.records_max)

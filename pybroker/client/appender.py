@@ -49,7 +49,7 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 def _join_nothing(*_: object) -> None:
     """Append nothing, and return None. `Appender.join` is this function if the producer has
-    serializers, because `Appender.prepared` must serialize each record first."""
+    serializers. Every record then goes to `Appender.prepared`, which serializes the record."""
 
 
 class Appender:

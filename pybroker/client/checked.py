@@ -43,8 +43,8 @@ def checked_columns(
     values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None
 ) -> tuple[ByteColumn, ByteColumn | None, int]:
     """Return the values, the keys, and the size in bytes of the largest record (key and value).
-    Raises TypeError if a key or value is not bytes or None; ValueError if the columns differ in
-    length."""
+    Raises TypeError if a key or value is neither bytes nor None. Raises ValueError if the columns
+    differ in length."""
     value_column = values if isinstance(values, ArrowColumn) else list(values)
     key_column = keys if keys is None or isinstance(keys, ArrowColumn) else list(keys)
     _, largest = record_bytes(value_column, key_column)

@@ -344,7 +344,7 @@ class Cluster:
         """Return all addresses in the order in which to try them. Connected addresses come first.
         Among equals, the address with the oldest metadata request comes first. If a requested
         refresh changed nothing, the connected broker may be isolated, with outdated metadata. Then
-        untried addresses rank like connected ones."""
+        addresses with no connection attempt so far rank like connected ones."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)

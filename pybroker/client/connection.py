@@ -195,9 +195,8 @@ class Connection:
         return pending.answer.then(functools.partial(self._decode, pending, answer))
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
-        """Write at once a request without a response (Produce with acks=0), and wait until the
-        operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
-        RequestTimedOut."""
+        """Write a request that has no response (Produce with acks=0). Wait until the operating
+        system has accepted all bytes. Raises NotConnected, ConnectionLost, RequestTimedOut."""
         self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for all bytes
         pending = self._write(APIS[key], self.version_of(key), request, timeout_s)
         self._pending.remove(pending)

@@ -69,8 +69,8 @@ class DeliveryBatch(Protocol):
     def waiters(self) -> list[Waiter]: ...
 
     def at(self, index: int) -> tuple[DeliveryBatch, int]:
-        """Return the present batch and index of the record that was appended here at `index`. Only
-        a split of this batch changes them."""
+        """Return the batch that now contains the record `index` of this batch, and the record's
+        index there. Both may differ after a split of this batch."""
 
 
 class Delivery(RecordPlace):
@@ -160,7 +160,8 @@ class Deliveries(Sequence[Delivery]):
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
         """`places` has the partition number of each record. `runs` maps a partition number to the
-        Runs with the partition's records. Both are in the order of `send_many`."""
+        partition's records, as runs of consecutive records (`Run`). Both are in the order of
+        `send_many`."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

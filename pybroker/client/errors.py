@@ -107,8 +107,8 @@ class UnsupportedByBroker(ClientError):
 
 class ResponseError(ClientError):
     """The broker returned an error code of Kafka. The message has the code's name, a text, and
-    `place` (the subject of the request). The text is `broker_sentence` (from the broker), else
-    `detail`, else Kafka's text."""
+    `place` (the object or the step that failed, such as "topic orders"). The text is
+    `broker_sentence` (from the broker), else `detail`, else Kafka's text."""
 
     def __init__(
         self,

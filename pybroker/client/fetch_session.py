@@ -62,7 +62,8 @@ class FetchSession(Generic[P]):
         changed: Iterable[TopicPartition] | None = None,
     ) -> SessionRequest:
         """Return a request that sets the session's partitions to `positions`. `changed` must have
-        each partition that differs from the last request (None: compare all)."""
+        each partition that was added, removed or changed since the last request (None: compare
+        all)."""
         news: list[tuple[TopicPartition, P]] = []
         gone = []
         if self._epoch == INITIAL_EPOCH:

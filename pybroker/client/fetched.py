@@ -54,8 +54,9 @@ class FetchedData:
         self.position += header.size
 
     def go_back(self, offset: int) -> bool:
-        """Let `next_batch` return the last decoded batch again. If `offset`, the first wanted
-        offset, is below that batch's base offset, do nothing and return False."""
+        """Let `next_batch` return the last decoded batch again. `offset` is the first wanted
+        offset. If that batch begins above `offset`, do nothing and return False, because the batch
+        does not contain `offset`."""
         if offset < self.decoded_base:
             return False
         self.position = self.decoded_from

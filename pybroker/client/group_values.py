@@ -10,8 +10,8 @@ from pybroker.model import NO_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """An offset to commit: that of the next record to read. `leader_epoch` is that of the last read
-    record (-1: unknown)."""
+    """An offset to commit. `offset` is the offset of the next record to read. `leader_epoch` is the
+    leader epoch of the last read record (-1: unknown)."""
 
     offset: int
     metadata: str = ""

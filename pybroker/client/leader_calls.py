@@ -93,8 +93,8 @@ def response_error(number: int, sentence: str | None = None) -> ResponseError | 
 
 
 def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:
-    """Return the time limit of the next request in seconds: request.timeout.ms, at most the time
-    until the deadline."""
+    """Return the time limit of the next request in seconds: the lower of request.timeout.ms and the
+    time until the deadline."""
     return max(min(deadline.remaining_s(), cluster.options.request_timeout_ms / 1_000), 0.001)
 
 

@@ -56,7 +56,7 @@ class TopicInfo:
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The immutable metadata of a cluster. `controller_id` is -1 without a controller. `complete`:
-    all topics were requested."""
+    whether the metadata of all topics was requested."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -136,8 +136,8 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
     """Return whether the partition state `known` has a larger leader epoch than `fresh`.
 
-    If `fresh` is None, `known` is later, because a topic never loses a partition. This does not
-    apply if the response lacks the topic id or has an error for the topic.
+    If `fresh` is None, return True, because a topic never loses a partition. But return False if
+    `topic`, from the fresh response, has no topic id or has an error.
     """
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE

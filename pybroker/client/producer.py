@@ -262,9 +262,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         """Accept a record for each value, with the key at the same index in `keys`. One call is
         much faster than many calls of `send`, and waits at most max.block.ms in total.
 
-        A call that fails or is cancelled may have accepted the first records, which are then sent.
-        `BufferExhausted.accepted` counts them. Raises the errors of `send`, and ValueError if the
-        numbers of keys and values differ.
+        If a call fails or is cancelled, the first records can already have been accepted. These
+        records are still sent. `BufferExhausted.accepted` is their number. Raises the errors of
+        `send`, and ValueError if the numbers of keys and values differ.
         """
         if self._serializers is not None:
             columns = keys, values, partition, self._give_way

@@ -132,7 +132,7 @@ class Reading:
         collect: Callable[[Iterable[PartitionReader]], dict[TopicPartition, T]],
     ) -> dict[TopicPartition, T]:
         """Decode and collect until `collect` finds records. Return {} after `timeout_ms`. If
-        `decode` returns False, other tasks run before the next call."""
+        `decode` returns False, other tasks run before `decode` is called again."""
         self.check_running()
         if not self._has_choice():
             raise SubscriptionConflict(

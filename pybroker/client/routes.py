@@ -41,8 +41,8 @@ class Route:
         self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
-        """Replace the metadata of the topic, and empty `queues`. The accumulator keeps the removed
-        queues and sends their records."""
+        """Replace the metadata of the topic, and clear `queues`. The accumulator still has the
+        queues that were in `queues`, and sends their records."""
         self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [

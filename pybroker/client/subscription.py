@@ -118,8 +118,8 @@ class PartitionReader:
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
     ) -> None:
         """Set the position to `offset`, and drop fetched records. If `offset` is None, ListOffsets
-        finds the position by the timestamp `reset`. `leader_epoch` belongs to the last record
-        before the position."""
+        finds the position by the timestamp `reset` (None: the position becomes unknown).
+        `leader_epoch` is the leader epoch of the last record before the position."""
         self.era += 1
         self.initial = False
         self.position = offset
@@ -222,7 +222,7 @@ class PartitionReader:
 
     def take_columns(self) -> Columns | None:
         """Return the decoded columns, and advance the position to the offset after them. Return
-        None if they have no rows, or a batch is only partly decoded."""
+        None if the columns have no rows, or if the last batch is only partly decoded."""
         if self.columns is None or not self.columns.rows or self.inside_batch:
             return None
         self.counters.records += self.columns.rows
@@ -257,8 +257,8 @@ class PartitionReader:
             self._skip_to(*self.end)
 
     def _skip_to(self, offset: int, leader_epoch: int) -> None:
-        """Move the position to `offset`, past batches without records for the application. If
-        decoded records are left, the position moves when the application has taken them."""
+        """Move the position to `offset`, past batches without records for the application. If the
+        application has not yet taken all decoded records, the position moves after it has."""
         if self.is_decoded:
             self.end = offset, leader_epoch
         else:
@@ -273,8 +273,8 @@ class PartitionReader:
         self.inside_batch = False
 
     def _decode_again(self) -> None:
-        """Drop the decoded records or columns that were not taken yet: the application now asks for
-        another form."""
+        """Drop the decoded records or columns that were not taken yet. Their batches will be
+        decoded again, in the form that is now wanted."""
         first = self.ready[self.ready_at].offset if self.ready_count else -1
         is_lost = self.is_decoded and not (
             self.end is None and self.buffered and self.buffered[0].go_back(first)

@@ -48,8 +48,8 @@ class CleanerThread(Blocking, Protocol):
     """A thread for the steps of the log cleaner. The thread runs one step at a time."""
 
     def give_way(self) -> None:
-        """Let another waiting thread use the processor, as sched_yield does. Only a step that runs
-        in this thread may call this method."""
+        """Let another waiting thread use the processor, as sched_yield does. Only code that runs in
+        the cleaner thread may call this method."""
 
     def close(self) -> None:
         """Wait for the running step, and end the thread."""

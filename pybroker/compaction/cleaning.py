@@ -1,6 +1,6 @@
 """One pass of the log cleaner over a log. The pass collects the last offset of each key in the
-dirty part of the log, then replaces the segments by copies without records that have a later record
-of the same key. Offsets never change."""
+dirty part of the log, then replaces the segments by copies. The copies omit a record if a later
+record has the same key. Offsets never change."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class _Pass:
 
     def rewrite(self, group: list[Segment], seen: SeenTransactions) -> Generator[int, None, int]:
         """Replace a group of segments by one segment with the retained batches and records. Yield
-        the size (bytes) of each block. Return the size of the new segment."""
+        the number of bytes read in each step, possibly 0. Return the size of the new segment."""
         log, base = self._plan.log, group[0].base_offset
         segment = Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX)
         writer = _Writer(segment, self._buffer)

@@ -32,8 +32,8 @@ class OffsetMap:
     the offset `end`. One thread at a time may use the map."""
 
     def __init__(self, memory_bytes: int, load_factor: float, first_offset: int) -> None:
-        """Keys may fill the share `load_factor` of `memory_bytes`. The dirty part begins at
-        `first_offset`."""
+        """The keys fill at most the share `load_factor` of `memory_bytes`. `first_offset` is the
+        first offset of the log's dirty part."""
         self._table = KeyTable(memory_bytes, load_factor, secrets.token_bytes(16))
         self.end = first_offset
 
@@ -57,9 +57,9 @@ class OffsetMap:
     def select_batches(
         self, data: Buffer, position: int, now_ms: int, output: bytearray | memoryview, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy the retained records of consecutive batches to `output`. Stop before a batch that
-        `key_table.SelectBatches` does not support, such as a compressed batch. The parameters and
-        the result are those of that protocol."""
+        """Copy the retained records of consecutive batches to `output`. Stop before an unsupported
+        batch, such as a compressed batch. `key_table.SelectBatches` describes the parameters, the
+        result and the unsupported batches."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:

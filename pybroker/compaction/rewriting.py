@@ -40,8 +40,8 @@ class Fate(NamedTuple):
 
     - `drops_records`: the batch is aborted, or is a marker that is no longer needed.
     - `keeps_header`: the batch has the last sequence number of the producer.
-    - `begins_horizon`: the batch is a marker, and the log has no other batch of its transaction.
-      The marker gets a delete horizon.
+    - `begins_horizon`: the batch is a marker, and the log has no other batch of the marker's
+      transaction. The marker gets a delete horizon.
     """
 
     drops_records: bool = False

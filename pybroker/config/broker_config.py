@@ -55,7 +55,8 @@ class BrokerConfig(BrokerOptionTable):
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Return the configuration with the values in `properties` (option name -> text), and
-        defaults for all other options. Raise ConfigError with all faults."""
+        defaults for all other options. Raise a ConfigError that lists all faults, if there are
+        any."""
         values, faults = parse_values(BROKER_OPTIONS, properties)
         given = {name: text for name, text in properties.items() if name in BROKER_OPTIONS}
         ignored, refusals = _judge_unknown(properties)
@@ -174,7 +175,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def log_levels(self) -> dict[str, str]:
-        """Logger -> level, from pybroker.log.levels. Raise ValueError if the text is invalid."""
+        """Logger -> level, from the option pybroker.log.levels. Raise ValueError if the option is
+        invalid."""
         return _log_levels(self.pybroker_log_levels)
 
 
@@ -199,8 +201,9 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names of the options that are ignored with a warning, and error messages for names
-    that are probably misspelt, unknown names with the prefix `pybroker.`, and refused options."""
+    """Return the names of the options that are ignored with a warning, and error messages. The
+    errors are for names that are probably misspelt, for unknown names with the prefix `pybroker.`,
+    and for refused options."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():

@@ -1,6 +1,6 @@
-"""The broker options of Kafka 3.9 and some earlier versions that have no row in
-`broker_options.py`. NOT_IMPLEMENTED options cause a warning. REFUSED options may prevent the
-start."""
+"""Broker options that have no row in `broker_options.py`. They are options of Kafka 3.9 and of some
+earlier versions. NOT_IMPLEMENTED options cause a warning. Some values of REFUSED options prevent
+the start."""
 
 from __future__ import annotations
 

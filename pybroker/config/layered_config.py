@@ -151,8 +151,9 @@ class LayeredConfig:
         return found[start:]
 
     def topic_synonyms(self, name: str, overrides: Mapping[str, str]) -> Sequence[Synonym]:
-        """Return all values of a topic's option, in order of precedence: its own in `overrides`,
-        then those inherited from the broker. The first one is in force."""
+        """Return all values of the option `name` of a topic, in order of precedence: the topic's
+        own value in `overrides`, then the values inherited from the broker. The first value is in
+        force."""
         row = TOPIC_OPTIONS.get(name)
         inherited = self.synonyms(row.inherits[0]) if row is not None and row.inherits else []
         if name not in overrides:
@@ -183,8 +184,8 @@ class LayeredConfig:
         return changed
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the same layers as the method `checked`, but do not check each value. Raise
-        ConfigError if values contradict each other."""
+        """Return the same layers as the method `checked`. The caller has checked each value
+        already. Raise ConfigError if values contradict each other."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)
@@ -193,8 +194,8 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the dynamic values from ZooKeeper that can be applied, and for each of the rest a
-    sentence that says why not."""
+    """Return the dynamic values from ZooKeeper that can be applied, and an error message for each
+    value that cannot be applied."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():

@@ -217,7 +217,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 def _conflict(first: Listener, second: Listener) -> bool:
     """Return whether the ports of the listeners conflict. Equal ports conflict, with two
-    exceptions: port 0 (any port), and the port of an IPv4 and an IPv6 address (KIP-797)."""
+    exceptions: port 0 (any port), and listeners of which one has an IPv4 and the other an IPv6
+    address (KIP-797)."""
     if first.port != second.port or first.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (first, second)}

@@ -75,7 +75,8 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 def is_property(name: str, value: object) -> bool:
     """Whether the option counts as an option from a properties file, not as a Python argument. True
-    for a PropertyText. True also for any other str, if `name` has no underscore."""
+    for a PropertyText. True also for any other str, unless `name` has an underscore: only Python
+    arguments have underscores."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 

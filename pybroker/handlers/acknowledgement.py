@@ -68,8 +68,8 @@ class _Acknowledgement(Generic[R, T]):
         self.response: Deferred[T] = Deferred(self._end_wait, is_applied=True)
 
     def is_reached(self) -> bool:
-        """Return whether each batch has been acknowledged or has failed. At the deadline, the
-        remaining batches fail. If batches remain before the deadline, start a wait for them. This
+        """Return whether each batch has been acknowledged or has failed. If the deadline has
+        passed, the remaining batches fail. Otherwise, start a wait for the remaining batches. This
         method is called again at the end of the wait."""
         services, fail = self._services, self._fail
         pending = [item for item in self._pending if not is_decided(services, item, fail)]

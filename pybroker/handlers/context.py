@@ -60,8 +60,9 @@ class ControllerView(Protocol):
 
 class ZooKeeperLease(Protocol):
     """The broker's ZooKeeper lease. Each answer of ZooKeeper to a write or a sync extends the
-    lease. Without a lease, the broker answers only requests such as Produce with acks=all. In some
-    cases, for example after a long pause of the process, the broker answers none."""
+    lease. Without a lease, the broker rejects each request whose answer would be wrong if another
+    broker leads now, such as Produce with acks=1. In some cases, such as after a long pause of the
+    process, it answers no request."""
 
     @property
     def is_valid(self) -> bool:
@@ -153,8 +154,9 @@ class Configs(Protocol):
         topic does not exist."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the dynamic values of broker `broker_id`, or of all brokers (None), by the result
-        of `change`. The arguments `change` and `replaces` are as in `change_topic`."""
+        """Replace the dynamic values of broker `broker_id` (None: the cluster-wide default
+        values) by the result of `change`. The arguments `change` and `replaces` are as in
+        `change_topic`."""
 
 
 @dataclass(frozen=True, slots=True)

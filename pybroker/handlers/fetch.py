@@ -144,9 +144,10 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """If there is more to do now, start a task. Otherwise wait in the purgatory. `reading` is
-        the state of the last pass over the partitions. `seen` is the purgatory's count of changes
-        before that pass."""
+        """Start a task that continues to read if the last pass is unfinished, a partition has
+        changed or the deadline has passed. Otherwise wait in the purgatory. `reading` is the state
+        of the last pass over the partitions. `seen` is the purgatory's count of changes before that
+        pass."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -233,7 +234,7 @@ async def _read_until_enough(
     deadline: float,
 ) -> FetchResponse:
     """Return the response once there are enough records or `deadline` (monotonic s) has passed.
-    `seen` is the value that the counter `Purgatory.changes` had before the read `reading` began."""
+    `seen` is the value of the counter `Purgatory.changes` before `reading` began."""
     fetches, clock = _purgatory(services, message), services.clock
     while True:
         await complete(services, reading)
@@ -259,8 +260,8 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return a limit (s) for a wait for new data, in addition to the request's own limit. The limit
-    applies while the fetch session has partitions to read (`FetchSession.pending`). The limit is
+    """Return a limit (s) for a wait for new data. The request's own limit also applies. This limit
+    applies only while the fetch session has partitions to read (`FetchSession.pending`). It is
     infinite for a consumer, but finite for a follower, because a follower has to learn a new high
     watermark soon."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf

@@ -59,8 +59,8 @@ part of the request."""
 
 @dataclass(slots=True)
 class Reading:
-    """One pass over the partitions of a Fetch request, in the order of the request or of the fetch
-    session."""
+    """One pass over the partitions of a Fetch request. An incremental request is read in the order
+    of the fetch session, a full request in its own order."""
 
     version: int
     items: Sequence[Item]
@@ -313,7 +313,7 @@ def _note_follower(
     reading: Reading,
 ) -> None:
     """Record the follower's fetch at the leader. Must run on the event loop. Raise BrokerError if
-    the fetch has no leader epoch or the follower has no replica."""
+    the fetch has no leader epoch, or if the requesting broker has no replica of the partition."""
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:

@@ -37,8 +37,8 @@ class Gate:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Pass the request on to `answering`, and return the result. If the gate holds the request
-        back, return an awaitable of the response."""
+        """If the gate is open for the request, pass the request on to `answering`, and return the
+        result. Otherwise hold the request back, and return an awaitable of the response."""
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

@@ -1,6 +1,6 @@
-"""An internal topic of coordinators: each group id or transactional id maps to a partition. The
-number of partitions is read once, from ZooKeeper: two brokers with different numbers could
-coordinate the same group."""
+"""An internal topic of coordinators: each group id or transactional id maps to a partition. A
+broker reads the number of partitions once, from ZooKeeper, and keeps the number. If two brokers
+used different numbers, both could coordinate the same group."""
 
 from __future__ import annotations
 

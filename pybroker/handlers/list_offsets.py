@@ -112,9 +112,10 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, excluded: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Return the requested partitions that this broker still leads according to ZooKeeper. Only
-    partitions with Authority.CONFIRMED are checked: without the check, their log end must not be
-    returned. Requests for the log start, and partitions in `excluded`, are not checked."""
+    """Return the requested partitions that this broker still leads according to ZooKeeper. A
+    partition is checked only if its authority is CONFIRMED: the partition's log end must not be
+    returned without the check. Requests for the log start, and partitions in `excluded`, are
+    skipped."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -176,8 +177,8 @@ async def _search(
 ) -> _Found | None:
     """Return the record below `end_of(partition)` that `timestamp` asks for, or None. Raise
     BrokerError NOT_LEADER_OR_FOLLOWER if the leadership is lost meanwhile. Before returning None,
-    make the same checks as for a request for the end offset: if another broker leads, its log may
-    have such a record. These checks may raise BrokerError."""
+    make the checks of a request for the end offset, because the log of another leader may have such
+    a record. These checks may raise BrokerError."""
     end = end_of(partition)
 
     def search() -> _Found | None:

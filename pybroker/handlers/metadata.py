@@ -1,5 +1,6 @@
-"""Metadata and DescribeCluster: leaders, and brokers' addresses on the listener that received the
-request. If a missing topic is created, the response waits a short time for leaders."""
+"""Answers Metadata and DescribeCluster requests. The brokers' addresses are those of the listener
+that received the request. If a request creates a topic, the response waits a short time for the
+leaders of the topic."""
 
 from __future__ import annotations
 

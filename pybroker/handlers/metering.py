@@ -1,5 +1,5 @@
 """Counts all requests of each API, and measures their times. Of the Produce and Fetch requests that
-do not wait, only one in `_SAMPLE` is measured."""
+are answered at once, only one in `_SAMPLE` is measured."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def handle_produce(
 async def _prepare_and_append(
     services: Services, request: Request, message: ProduceRequest, guards: Guards
 ) -> ProduceResponse | None:
-    """Ask the transaction coordinators to confirm the transactions. Write the changed leader epoch
-    files, in other threads. Then append the batches."""
+    """Ask the transaction coordinators to confirm the transactions. Write the leader epoch file of
+    each log whose leader epoch begins with this request. Then append the batches."""
     if guards.unconfirmed:
         await confirm_guards(services, message, guards)
     await persist_epochs(services.blocking, _new_epochs(services, message))
@@ -136,8 +136,9 @@ def _take(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Check and append the batch of one partition, or leave the batch to a thread
-    (`progress.unchecked`). Raise BrokerError or StorageError if the batch cannot be appended."""
+    """Check and append the batch of one partition. A batch that cannot be checked at once is left
+    to a thread (`progress.unchecked`). Raise BrokerError or StorageError if the batch cannot be
+    appended."""
     if progress.guards.refusal is not None:
         raise progress.guards.refusal
     if acks not in (-1, 0, 1):

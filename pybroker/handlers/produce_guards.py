@@ -44,14 +44,14 @@ class Guards:
 
     @property
     def unconfirmed(self) -> list[TopicPartition]:
-        """The partitions that the transaction coordinator has to confirm as part of the
+        """The partitions for which the transaction coordinator must confirm that they are in the
         transaction."""
         return [key for key, guard in self.by_partition.items() if guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
-        """Return the guard (verification state, KIP-890) of the partition's batch. None if the
-        partition is already in the open transaction. EXEMPT if verification is disabled. Raise
-        BrokerError if the batch must not be appended."""
+        """Return the guard (verification state, KIP-890) of the partition's batch. Return None if
+        the batch does not begin a transaction in the partition. Return EXEMPT if verification is
+        disabled. Raise BrokerError if the batch must not be appended."""
         if key in self.errors:
             raise self.errors[key]
         return self.by_partition.get(key)

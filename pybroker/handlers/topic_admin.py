@@ -41,8 +41,8 @@ class _Changed:
 
 
 class ZooKeeperTopicAdmin:
-    """Creates, expands and deletes topics by writing to ZooKeeper. This broker creates one topic at
-    a time."""
+    """Creates, expands and deletes topics by writing to ZooKeeper. Concurrent calls of `create`
+    write to ZooKeeper one after another."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ZooKeeperTopicAdmin:
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
         """Return (topic id or None, number of partitions) from ZooKeeper, or None if there is no
-        topic. Raise CoordError or MalformedNode."""
+        topic. Raises CoordError, MalformedNode."""
         path = paths.topic(name)
         try:
             data, _ = await self._coord.get(path)

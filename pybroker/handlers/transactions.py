@@ -1,5 +1,6 @@
 """AddPartitionsToTxn, AddOffsetsToTxn and EndTxn. Only brokers send version 4 of
-AddPartitionsToTxn: a leader asks whether a partition is in a transaction (KIP-890)."""
+AddPartitionsToTxn: the leader of a partition asks the coordinator whether the partition is in a
+transaction (KIP-890)."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def _add(
     keys: Sequence[TopicPartition],
     faults: Sequence[ErrorCode],
 ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
-    """Add the partitions `keys` to the transaction. `faults` has the fault of each, or NONE."""
+    """Add the partitions `keys` to the transaction, or none of them if any has a fault. `faults`
+    has one code for each of `keys`: NONE, or the fault."""
     if any(faults):
         return _added(message, _not_attempted(keys, faults))
 

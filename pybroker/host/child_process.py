@@ -26,8 +26,8 @@ def tied_to_us(command: Sequence[str]) -> list[str]:
 
 
 def pybroker_command(*words: str) -> list[str]:
-    """Return the command line that runs `pybroker` with these arguments under this Python. It needs
-    the environment of `pybroker_environment`."""
+    """Return the command line that runs `pybroker` with these arguments under this Python. The
+    command needs the environment of `pybroker_environment`."""
     return [sys.executable, "-P", "-m", "pybroker", *words]
 
 

@@ -67,8 +67,8 @@ def find_java() -> str:
 
 
 def find_jars() -> list[str]:
-    """Return the paths of the server's jars: from PYBROKER_ZOOKEEPER_JARS if it is set, otherwise
-    from the installed PySpark. Raise StartupError if a jar is missing."""
+    """Return the paths of the ZooKeeper server's jars: from PYBROKER_ZOOKEEPER_JARS if it is set,
+    otherwise from the installed PySpark. Raise StartupError if a jar is missing."""
     folder = _jar_folder()
     found = []
     for pattern in JAR_PATTERNS:

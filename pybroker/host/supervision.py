@@ -157,7 +157,7 @@ class Supervision:
         return [LaunchLater(broker, pause_s)]
 
     def due(self, broker: int) -> list[Effect]:
-        """Start the broker again after the pause that follows its end. Do nothing if `stop` was
+        """Start the broker again, because the pause after its end is over. Do nothing if `stop` was
         called during the pause."""
         if self._brokers[broker].state is not State.PAUSING:
             return []

@@ -1,5 +1,5 @@
-"""Carries out the controller's commands on this broker. The controller may run in this process or
-on another broker. A controller on another broker sends its commands as requests."""
+"""Carries out the controller's commands on this broker. The controller may run in this process, or
+may send the commands from another broker by requests."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class ProvenEpochs:
-    """Checks that no command has a controller epoch above the one in ZooKeeper. Otherwise a client
-    could send a command with a very high epoch, and this broker would reject the real controller
-    forever."""
+    """Rejects commands with a controller epoch above the one in ZooKeeper. Without this check, a
+    client could send a command with a very high epoch, and this broker would reject the real
+    controller forever."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord

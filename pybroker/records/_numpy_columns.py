@@ -123,8 +123,8 @@ class _HeaderFields(NamedTuple):
 
 
 class _UnusualError(Exception):
-    """This module cannot decode the batch: the batch is damaged, or has rare values, such as more
-    than _HEADERS_MAX headers in one record. `_pure` must decode the batch."""
+    """The batch is damaged, or has rare values, such as more than _HEADERS_MAX headers in one
+    record. This module leaves the batch to `_pure`, which decodes it or raises CorruptionError."""
 
 
 class ColumnStore:

@@ -62,8 +62,9 @@ def read_records(
     timestamp_type: object,
     record_type: type[R],
 ) -> list[R]:
-    """Return the decompressed records in `data`, each as a `record_type` of offset, timestamp, key,
-    value, headers, timestamp type. `append_time`, if not None, replaces all timestamps.
+    """Decode the records in `data`, which is already decompressed. Return each as a `record_type`
+    of offset, timestamp, key, value, headers, timestamp type. `append_time`, if not None, replaces
+    all timestamps.
 
     Raises CorruptionError unless `data` has exactly `record_count` records, with increasing offset
     deltas up to `last_offset_delta`.
@@ -271,7 +272,8 @@ def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, 
 
 def read_varint(data: Buffer, position: int, bits: int) -> tuple[int, int]:
     """Return the zig-zag varint at `position`, and the position after the varint. Raises
-    CorruptionError for more than `bits` bits, IndexError if `data` ends inside the varint."""
+    CorruptionError if the varint has more than `bits` bits. Raises IndexError if `data` ends inside
+    the varint."""
     byte = data[position]
     position += 1
     if byte < 0x80:

@@ -1,5 +1,5 @@
-"""The last offset of each key, for the log cleaner, in Python. `_key_table.pxi` is the same in C:
-change both together."""
+"""The last offset of each key, for the log cleaner, in Python. `_key_table.pxi` does the same in
+Cython: change both together."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The appending of single records to the open batches of a producer, in Python. `_open_batches.pxi`
-is the same code in C: change both together."""
+"""Appends single records to the open batches of a producer, in Python. `_open_batches.pxi` does the
+same in Cython: change both together."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class OpenBatchAppender(Generic[PlaceT]):
     """Appends single records to open batches, and returns the place of each record as a
     `place_type`.
 
-    The caller adds and removes topics in `routes`. No record is appended while the budget has more
-    than `used_max` bytes in use. `records_max` is the maximum size in bytes of all records of a
-    batch.
+    The caller adds and removes topics in `routes`. No record is appended while the batches together
+    use more than `used_max` bytes of memory (`budget`). `records_max` is the maximum size in bytes
+    of all records of a batch.
 
     `check_open` raises an exception if no record may be appended. `check_time` raises one if a
     given timestamp is invalid. `wall_ns` returns ns since 1970. `on_filled` is called after a

@@ -90,7 +90,8 @@ class RecordBuffer:
         return self._data
 
     def release(self) -> None:
-        """Release the memory of the encoded records. The other attributes keep their values."""
+        """Release the memory of the encoded records. `count`, the timestamps and `full` keep their
+        values."""
         self._data = bytearray()
 
 

@@ -43,7 +43,7 @@ class BatchBuilder:
 
     @property
     def estimated_size(self) -> int:
-        """The size in bytes that the batch has without compression."""
+        """The size in bytes of the batch before compression."""
         return HEADER_SIZE + self._records.size
 
     def append(

@@ -87,9 +87,9 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The sum of the number of rows, the number of entries (nulls count) in all binary columns,
-        and the number of bytes in these columns. The caller must keep the weight below 2**31:
-        Arrow's offsets, which never exceed the weight, have 32 bits."""
+        """The sum of three numbers: the rows, the entries of all binary columns (including nulls),
+        and the bytes in these columns. The caller must keep the weight below 2**31: Arrow's
+        offsets, which never exceed the weight, have 32 bits."""
 
     def add(
         self,
@@ -141,10 +141,10 @@ class ColumnBuilder:
         *,
         decompressed_bytes_max: int,
     ) -> int:
-        """Add the records of a batch with offsets in [first_offset, end_offset), and return their
-        number. `batch` may contain more bytes after the encoded batch.
+        """Add those records of a batch whose offsets are in [first_offset, end_offset), and return
+        their number. `batch` may contain more bytes after the encoded batch.
 
-        The caller checks the checksum, and skips control batches and aborted batches. Raises the
+        The caller must check the checksum, and skip control batches and aborted batches. Raises the
         errors of `decode_records`. Raises ValueError if the columns could exceed 2 GiB: call
         `finish` first. An error leaves the builder unchanged.
         """

@@ -1,5 +1,5 @@
 """The table with the last offset of each key, for the part of a log that the log cleaner compacts
-next. `payload` is always the decompressed records of one batch, possibly damaged."""
+next. Each parameter `payload` is the decompressed records of one batch, possibly damaged."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class SelectBatches(Protocol):
 
         - incomplete, compressed, transactional, control, damaged or empty;
         - too large for `output`;
-        - due to get a delete horizon;
-        - of an idempotent producer, without a retained record.
+        - with a retained tombstone, but without a delete horizon;
+        - of an idempotent producer, if no record of the batch is retained.
 
         The pure Python implementation copies nothing and returns (`position`, `length`, []).
         """

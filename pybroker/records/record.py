@@ -28,8 +28,8 @@ class Record(NamedTuple):
 
 
 def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record]:
-    """Return the records of the batch at the start of the data `batch`, also of a control batch.
-    The list is empty if compaction removed all records.
+    """Return the records of the first batch in `batch`, even if it is a control batch. The list is
+    empty if compaction removed all records.
 
     Raises CorruptionError for a damaged batch. Raises BrokerError MESSAGE_TOO_LARGE for more than
     `decompressed_bytes_max` bytes, or UNSUPPORTED_COMPRESSION_TYPE for an unknown codec.
@@ -95,8 +95,8 @@ def _stored_records(batch: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _is_plain(payload: memoryview, header: BatchHeader, decompressed_bytes_max: int) -> bool:
-    """Return whether `payload` needs no decompression: uncompressed and within the limit, or empty
-    after compaction."""
+    """Return whether `payload` can be decoded as it is: it is empty after compaction, or it is
+    uncompressed and has at most `decompressed_bytes_max` bytes."""
     codec = header.codec
     if codec == Codec.NONE:
         return len(payload) <= decompressed_bytes_max

@@ -99,8 +99,8 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
 
     Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
-    INVALID_RECORD. For invalid records the error is a RecordsRefused that does not list the
-    records. `stored_form` adds the list.
+    INVALID_RECORD. If a record is refused, the error is a RecordsRefused with empty `records`. To
+    get an error that lists the refused records, call `stored_form`.
     """
     if data is None or not len(data):
         raise _invalid("the request has no records for the partition, expected one batch")
@@ -164,8 +164,8 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
     """Check the batch in `data`. Return the batch as the leader stores it (recompressed if the
-    topic requires another codec), and its header. Raises the errors of `validate_produced`;
-    RecordsRefused then lists the invalid records, if they can be decoded."""
+    topic requires another codec), and its header. Raises the errors of `validate_produced`.
+    RecordsRefused lists the invalid records, if the records can be decoded."""
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused as refused:

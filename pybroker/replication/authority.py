@@ -1,9 +1,9 @@
 """The authority of a leader: ordered levels that say which requests the leader may answer.
 
 A deposed leader cannot commit a record that the new leader lacks. The deposed leader would first
-have to remove the new leader from the ISR, but this conditional write in ZooKeeper would fail. So a
-deposed leader may still serve committed records and accept appends with acks=all. Other answers
-need a recent reply of ZooKeeper.
+have to remove the new leader from the ISR. The removal is a conditional write in ZooKeeper, which
+would fail. So a deposed leader may still serve committed records and accept appends with acks=all.
+Other answers need a recent reply of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def authority(
 
     - If no other broker can lead the partition (`is_replicated` is False), only a lease of NOTHING
       lowers the authority.
-    - `has_heard`: ZooKeeper, or a fetch from every in-sync and every eligible replica, has
-      confirmed the leadership within the last replica.lag.time.max.ms. If it is False, the
+    - `has_heard`: within the last replica.lag.time.max.ms, ZooKeeper has confirmed the leadership,
+      or every in-sync and every eligible replica has fetched. If `has_heard` is False, the
       authority is at most ALONE.
     - `has_asked`: this broker has asked the controller to elect another leader. The authority is
       then at most CONFIRMED.

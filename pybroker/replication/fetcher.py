@@ -329,8 +329,8 @@ class Fetcher:
             await persist_epochs(self._blocking, logs)
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
-        """Return whether the leader's answer to `asked` can be applied: the log end offset and the
-        leader epochs are unchanged, and no truncation is running."""
+        """Return whether the leader's answer to `asked` can be applied: the replica's log end
+        offset and leader epochs are still those in `asked`, and no truncation is running."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

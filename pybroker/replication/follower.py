@@ -51,9 +51,9 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """Step: discard the whole log; the next record gets `offset`. Then append the records of the
-    leader's answer, or fetch again if the answer has no records. `leader_start` is the leader's log
-    start offset."""
+    """Step: discard all records of the log, and set its log end offset to `offset`. Then append the
+    records of the leader's answer, or fetch again if the answer has no records. `leader_start` is
+    the leader's log start offset."""
 
     offset: int
     leader_start: int
@@ -166,7 +166,7 @@ def may_cut_committed(
     log: ReplicaLog, high_watermark: int, step: Truncation, *, in_sync: bool
 ) -> bool:
     """Return whether the truncation `step` could remove acknowledged records from this log.
-    `in_sync`: the controller's last command lists the replica in the ISR."""
+    `in_sync`: whether the controller's last command lists the replica in the ISR."""
     # Outside the ISR `high_watermark` may be too low: after a kill it comes from the last
     # checkpoint, and the replica may have led and acknowledged more records since then.
     start, end = cut_offsets(log, step)

@@ -1,6 +1,6 @@
 """The rules for the ISR and the high watermark, as pure functions (KIP-101, KIP-279, KIP-320,
-KIP-497, KIP-966). The high watermark is the smallest log end offset of the replicas in the stored
-ISR, and in the new ISR of a pending change."""
+KIP-497, KIP-966). The high watermark is the smallest log end offset of all replicas that are in the
+stored ISR or in the new ISR of a pending change."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 controller.
 
 A multi writes the partition's state node if the node has the expected version, the topic exists,
-and the broker of a joining replica has not registered again since its fetch (KIP-903). After a lost
-reply the broker repeats the write. A read of the node cannot show that the write failed, because a
-lagging ZooKeeper server may return old content.
+and the broker of a joining replica has not registered again since the replica's last fetch
+(KIP-903). After a lost reply the broker repeats the write. A read of the node cannot show that the
+write failed, because a lagging ZooKeeper server may return old content.
 """
 
 from __future__ import annotations

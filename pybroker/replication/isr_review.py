@@ -40,8 +40,9 @@ class IsrReview:
                 now = self._clock.monotonic()
 
     def _wake_quiet(self, now: float) -> None:
-        """Schedule a review of each partition that needed no ISR change and no check at its last
-        review, if one of its followers has recently sent no request in its fetch session."""
+        """Schedule a review of each settled partition, if a follower has sent fewer than two
+        requests lately in its fetch session. A settled partition needed no ISR change and no check
+        at its last review."""
         oldest_s = now - self._replicas.lag_max_s * LOOK_SHARE
         for sessions in list(self._quiet):
             if any(each.last_but_one_s < oldest_s for each in sessions):

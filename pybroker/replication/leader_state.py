@@ -220,8 +220,8 @@ class LeaderState:
         )
 
     def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return True only if `propose` would certainly return None: no ISR change and no check is
-        due. False means that a change or a check may be due."""
+        """Return True only if `propose` would certainly return None: no ISR change and no check of
+        the state node is due. False means that a change or a check may be due."""
         if self._awaited or self._doubted or self.facts.state.eligible:
             return False
         oldest_s = now
@@ -375,8 +375,8 @@ class LeaderState:
         self._recount()
 
     def unchanged(self) -> None:
-        """Record that the pending check has found the partition's state node in ZooKeeper
-        unchanged."""
+        """Record that the pending `IsrChange`, which only checks the partition's state node in
+        ZooKeeper, has found the node unchanged."""
         self.pending = None
         self._found_s = self._proposed_s
 
@@ -390,8 +390,9 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation (from the last fetch), for each follower in the ISR.
-        Return {} if the ISR in ZooKeeper may differ from the ISR that this leader knows."""
+        """Return broker id -> incarnation (the broker's registration count in its last fetch), for
+        the followers in the ISR. Return {} if the ISR in ZooKeeper may differ from the ISR that
+        this leader knows."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

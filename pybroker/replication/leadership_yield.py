@@ -36,7 +36,8 @@ class LeadershipYield:
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
         """Return whether this broker has asked the controller to elect another leader of the
-        partition. The result stays True for 2 * `lag_max_s` seconds after `remove`."""
+        partition. After a call of `remove` for the partition, the result stays True for 2 *
+        `lag_max_s` seconds."""
         if partition.led_version is None:
             return False
         key = partition.topic_partition
@@ -46,7 +47,8 @@ class LeadershipYield:
 
     @property
     def reasons(self) -> Mapping[TopicPartition, str]:
-        """Replica -> the reason why it yields leadership. The mapping is live."""
+        """Replica -> the reason why the replica yields leadership. The mapping shows later
+        changes."""
         return self._reasons
 
     def add(self, key: TopicPartition, reason: str) -> None:
@@ -72,7 +74,8 @@ class LeadershipYield:
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
         """Return the partition's error code in the LeaderAndIsr response: KAFKA_STORAGE_ERROR if
-        this broker leads the partition and `reasons` has the partition, else NONE."""
+        this broker leads the partition and `add` has marked the partition to be yielded, else
+        NONE."""
         leads = facts.state.leader == self._broker_id
         if leads and facts.topic_partition in self._reasons:
             return ErrorCode.KAFKA_STORAGE_ERROR

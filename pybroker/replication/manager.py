@@ -137,7 +137,7 @@ class ReplicaManager:
         return found
 
     def require(self, partition: Partition, needed: Authority) -> None:
-        """Raise BrokerError NOT_LEADER_OR_FOLLOWER if `needed` exceeds what the replica may do."""
+        """Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica's authority is below `needed`."""
         if partition.granted >= needed <= self.lease and needed <= _ALONE:
             return  # the usual case
         reached = self.authority(partition, self.lease, needed)
@@ -147,8 +147,8 @@ class ReplicaManager:
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
         """Return the level of requests that this replica may answer as the leader. `lease`: the
-        highest level that the ZooKeeper session allows. Only the levels up to `needed` are fully
-        checked: test only `result >= needed`."""
+        highest level that the ZooKeeper session allows. A result above `needed` is unreliable, so
+        test only `result >= needed`."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -179,7 +179,7 @@ class ReplicaManager:
         self.replica_fetches.progressed(topic_partition, appended_bytes)
 
     def log_synced(self, synced: Flushable) -> None:
-        """Wake requests that wait for durable records, after a sync of the log."""
+        """After a sync of the log, wake the requests that wait for durable records."""
         key = synced.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not synced:
@@ -208,7 +208,7 @@ class ReplicaManager:
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
 
     def want_isr_change(self, change: IsrChange | None) -> None:
-        """Queue a proposed ISR change, if any, for the write to ZooKeeper."""
+        """Queue `change`, if any, for the task that writes ISR changes to ZooKeeper."""
         if change is not None:
             self.isr_changes[change.topic_partition] = change
             self.isr_change_wanted.set()
@@ -245,7 +245,7 @@ class ReplicaManager:
             self._disturbed(key)
 
     async def withdraw(self, key: TopicPartition, damage: Damage) -> None:
-        """Close the replica because of this damage of its log. A later command may open the replica
+        """Close the replica because its log has `damage`. A later command can open the replica
         again. Raises StorageError."""
         async with self._commands:
             await self._let_go((key,))
@@ -369,7 +369,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return the LeaderAndIsr response code, or None if `facts` still have to be applied."""
+        """Return None if `facts` must now be applied, else the LeaderAndIsr response code."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -1,4 +1,4 @@
-"""The listener for commit and abort markers of internal topics."""
+"""The callback for commit and abort markers in internal topics."""
 
 from __future__ import annotations
 

@@ -26,8 +26,9 @@ _PARTITIONS_A_TURN: Final = 200
 
 
 class DirectoryUsage(NamedTuple):
-    """The space that one replica uses: an entry of a DescribeLogDirs response. `offset_lag` is
-    Kafka's lag in offsets, -1 if unknown. `is_future`: the replica is a copy that a move writes."""
+    """The space that one replica uses: an entry of a DescribeLogDirs response. `offset_lag` is the
+    lag behind the high watermark in offsets, -1 if unknown. `is_future`: the replica is a copy that
+    a move writes. The lag of a copy is the lag behind the original."""
 
     directory: str
     topic_partition: TopicPartition

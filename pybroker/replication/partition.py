@@ -254,15 +254,16 @@ class Partition(Watched):
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """Record that ZooKeeper can never accept the pending ISR change. The high watermark then
-        ignores the joining follower. Return about how many bytes became readable."""
+        """Record that ZooKeeper can never accept the pending ISR change. The high watermark then no
+        longer waits for the broker that the change adds. Return about how many bytes became
+        readable."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """Record that the partition's state node in ZooKeeper still has the version that this
-        leader expected. The node was only read (`IsrChange.only_looks`)."""
+        """Record that the check of the partition's state node in ZooKeeper (`IsrChange.only_looks`)
+        found the version that this leader expected."""
         assert self._leader is not None
         self._leader.unchanged()
 
@@ -333,7 +334,7 @@ class Partition(Watched):
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
         """Return whether this replica certainly led at some moment in the last `lag_max_s` seconds.
-        Fetches of all other electable replicas, or ZooKeeper's confirmation, prove this. Always
+        The proof is a fetch by each other electable replica, or ZooKeeper's confirmation. Always
         True for a leader without another electable replica. `now`: monotonic s."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
@@ -458,7 +459,8 @@ class Partition(Watched):
         self._move_high_watermark(min(self._high_watermark, self.log.log_end_offset))
 
     def start_over(self, offset: int) -> None:
-        """Discard the follower's whole log; the next record gets `offset`. Waits for the disk."""
+        """Discard the whole log of this follower replica. The next record gets `offset`. Waits for
+        the disk."""
         assert self._leader is None
         self._move_high_watermark(min(self._high_watermark, offset))
         self.log.truncate_fully_and_start_at(offset)

@@ -156,8 +156,8 @@ class Purgatory:
         purgatory calls `on_over` once. `on_over` must not read partitions. The caller must call
         `Wait.end` once, even after `on_over`.
 
-        With `shares_timer` several waits share a timer: the wait may time out early, by at most one
-        second or half of `timeout_s`, whichever is more.
+        With `shares_timer` several waits share a timer. The wait can then time out early, by at
+        most max(1, `timeout_s` / 2) seconds.
         """
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None

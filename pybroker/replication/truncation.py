@@ -1,5 +1,5 @@
 """Truncates a follower's log in a thread. No other code may change the log meanwhile. Committed
-records are truncated only with a loss receipt (see `Losses`)."""
+records are truncated only if a loss receipt in ZooKeeper permits it (see `Losses`)."""
 
 from __future__ import annotations
 
@@ -44,13 +44,12 @@ class Losses(Protocol):
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Add the offsets from `start` up to, not including, `end` to the loss receipt (see the
-        class) with the leader epoch `leader_epoch`. This replica is going to truncate these
-        offsets."""
+        """Note in the loss receipt for `leader_epoch` (see the class) that this replica is going to
+        truncate the offsets from `start` up to, not including, `end`."""
 
 
 class NoLosses:
-    """Implements `Losses` for a cluster without loss receipts (see `Losses`)."""
+    """Implements `Losses` without ZooKeeper: there are no loss receipts (see `Losses`)."""
 
     async def newest_receipt(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -135,9 +134,9 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """If there is a loss receipt, add to it the offsets that `step` removes. Without a loss
-        receipt, refuse a `step` that would remove committed records. Return None if `step` can
-        begin, else the pause before the next fetch."""
+        """If there is a loss receipt for this truncation (see `Losses`), add to it the offsets that
+        `step` removes. Without a loss receipt, a `step` that would remove committed records must
+        not begin. Return None if `step` can begin, else the pause before the next fetch."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

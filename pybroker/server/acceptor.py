@@ -29,8 +29,8 @@ _RATE_UNLIMITED: Final = 2_147_483_647
 
 
 class CreationRate:
-    """The limit max.connection.creation.rate, as a token bucket with room for one second. With the
-    limit 0 no connection is accepted."""
+    """The limit max.connection.creation.rate, as a token bucket. The bucket holds at most the
+    tokens of one second. With the limit 0 no connection is accepted."""
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._clock = clock

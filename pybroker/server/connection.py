@@ -167,8 +167,9 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_when_full()
 
     def eof_received(self) -> bool:
-        """Return True to keep the connection open until all responses are sent, at most for
-        `ServerLimits.linger_ms_max`; False to close it now."""
+        """Return False, which closes the connection, if all received requests are answered.
+        Otherwise return True: the connection stays open until all responses are sent, at most for
+        `ServerLimits.linger_ms_max`."""
         if self._is_idle():
             return False
         self._ended = True
@@ -230,7 +231,8 @@ class Connection(asyncio.BufferedProtocol):
     def idle_s(self, now: float) -> float:
         """Return the time (s) for which the connection has been idle at `now` (monotonic s). Idle
         means: all requests are answered, and bytes move slower than `read_bytes_per_second_min`.
-        Must be called periodically: each call measures the speed since an earlier call."""
+        Must be called periodically: each call measures the speed since the last call that found the
+        connection busy."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._is_idle() else 0
         taken_bytes = self._unsent_then - unsent_bytes

@@ -1,6 +1,6 @@
-"""The listeners of a broker: their sockets, connections and limits. The broker calls `bind` first,
-so that a start that fails because a port is in use has changed nothing. Connections are accepted
-only after `open`."""
+"""The listeners of a broker: their sockets, connections and limits. The broker calls `bind` first.
+If a port is in use, the start fails before it has changed anything. Connections are accepted only
+after `open`."""
 
 from __future__ import annotations
 
@@ -76,8 +76,7 @@ def bind(listener: Bind) -> socket.socket:
 
 
 def _descriptors_for_connections() -> int:
-    """Return the limit for the value of a connection's file descriptor: the value must be below the
-    limit."""
+    """Return a number N: every file descriptor of a connection must be less than N."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return ANY_DESCRIPTOR
@@ -294,8 +293,8 @@ class Server:
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _due(self, idle_since: float) -> Iterator[Connection]:
-        """Yield each connection in `_resting` that could have become idle at `idle_since`
-        (monotonic s) or earlier."""
+        """Yield each connection in `_resting`, except those that certainly became idle after
+        `idle_since` (monotonic s)."""
         for connection, began in self._resting.items():
             if began - _REST_S_MAX > idle_since:
                 break  # the others began later

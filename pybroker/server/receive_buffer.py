@@ -49,7 +49,8 @@ class ReceiveBuffer:
 
     @property
     def frame_bytes(self) -> int:
-        """The unchecked size of the next frame with its prefix; 0 until the prefix has arrived."""
+        """The size of the next frame, including its size prefix. The size is not checked. It is 0
+        until the prefix has arrived."""
         if self._end - self._start < 4:
             return 0
         size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
@@ -57,7 +58,7 @@ class ReceiveBuffer:
 
     @property
     def api_key(self) -> int | None:
-        """The API key of the next frame, None until it has arrived."""
+        """The API key of the next frame; None until the key has arrived."""
         if self._end - self._start < 6:
             return None
         return self._buffer[self._start + 4] << 8 | self._buffer[self._start + 5]

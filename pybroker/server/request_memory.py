@@ -1,7 +1,7 @@
 """The limit of memory for large requests (`queued.max.request.bytes`). A large request occupies
 memory from just before it is received until it is answered. At the limit, further large requests
-wait. The last request that begins below the limit may exceed it, so that a request of any size can
-be received."""
+wait. Below the limit, a request gets all its memory, even if the total then exceeds the limit. So a
+request of any size can be received."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RequestMemory:
 
     def take(self, size: int, later: Callable[[], None]) -> bool:
         """Take `size` bytes and return True. If the limit is reached, take nothing and return
-        False; `later` is then called once, when the caller may try again."""
+        False. When memory is free again, `later` is called once, and the caller can try again."""
         if self.taken_bytes >= max(self._limit_bytes, 1):
             self._waiting.append(later)
             return False

@@ -22,7 +22,7 @@ value in the file."""
 
 class CheckpointWriter:
     """Writes the checkpoint files of all usable log directories. All methods wait for the disk. On
-    a full disk the files keep their older, lower values, which remain valid lower bounds."""
+    a full disk the files keep their older, lower values. The broker can start from lower values."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class CheckpointWriter:
         return True
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
-        """Call `write`, which writes checkpoints of this directory. Return whether this succeeded.
-        Report a full disk to the callback `refused`, and any other failure to the callback
-        `failed`."""
+        """Call `write`, which writes checkpoints of this directory. Return whether the write
+        succeeded. Report a full disk to the callback `refused`, and any other failure to the
+        callback `failed`."""
         try:
             write()
         except DiskFull as error:

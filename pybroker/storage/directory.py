@@ -352,18 +352,18 @@ class LogDirectory:
         """Finish the start of the broker: call `in_use`, store `family` (the broker's log
         directories), and remove the file of accepted losses. All replicas that may have lost
         records must already have left the ISR and the eligible leader replicas (KIP-966). Raises
-        StorageError, also if the disk is full: then call `settle_due` later."""
+        StorageError. If the error is DiskFull, `settle_due` must be called later."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 
     @property
     def owes_settling(self) -> bool:
-        """Whether `settle` could not store its values because the disk was full. `settle_due`
-        stores them later."""
+        """Whether the disk was full during `settle`, so that `settle_due` must repeat the call."""
         return self._due is not None
 
     def settle_due(self) -> None:
-        """Repeat a call of `settle` that failed because the disk was full. Raises StorageError."""
+        """Finish the start of the broker if `settle` failed, for example because the disk was full.
+        Raises StorageError."""
         if self._due is not None:
             boot_id, incarnation, family = self._due
             self.in_use(boot_id, incarnation)

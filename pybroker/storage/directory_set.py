@@ -194,7 +194,8 @@ class DirectorySet:
 
     @property
     def family(self) -> meta.Family:
-        """The log directories of this broker, without those whose loss the operator accepted."""
+        """The log directories of this broker, including lost ones, but without those whose loss the
+        operator accepted."""
         return self._family
 
     def _ids(self) -> dict[str, str]:
@@ -229,8 +230,9 @@ class DirectorySet:
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Move ids from `lost` (id -> path) to `ids` (path -> id): the id of each directory that is
-        usable, has partitions, and has no id in `ids`. Such a directory is not lost."""
+        """Move ids from `lost` (id -> path) to `ids` (path -> id). An id is moved if the directory
+        at its path is usable, has partitions, and has no id in `ids`. Such a directory only lacks
+        its `meta.properties`."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():

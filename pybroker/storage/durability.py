@@ -60,8 +60,8 @@ class Durability:
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
         """Return whether fewer than flush.messages records below the log end offset `end` are
-        unsynced. If so, the call also marks all records below `end` as durable, although some are
-        not synced."""
+        unsynced. If so, also let all records below `end` count as durable (see `counted_end`),
+        because flush.messages allows unsynced records."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end

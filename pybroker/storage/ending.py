@@ -56,8 +56,8 @@ class Ending:
                 self._failed(self._table.home[log.topic_partition], error)
 
     def end_rest(self) -> None:
-        """Close the logs that `end` has not closed, because they were opened after `shares` was
-        called. Waits for the disk."""
+        """Close all logs that were not given to `end`, for example logs that were opened after the
+        call of `shares`. Waits for the disk."""
         self.end([log for key, log in self._table.logs.items() if key not in self._closed])
 
     def _sync_names(self, directory: LogDirectory, logs: Sequence[Log]) -> None:

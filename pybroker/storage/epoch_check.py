@@ -71,8 +71,8 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Return whether an epoch, other than the first, begins inside the batch. The start of the
-    first epoch moves with the log start offset, which may be inside a batch."""
+    """Return whether an epoch begins inside the batch. The first epoch is exempt, because its start
+    moves with the log start offset, which may be inside a batch."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)

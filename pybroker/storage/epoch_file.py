@@ -105,7 +105,7 @@ class EpochFile:
             self._note_change()
 
     def remove_unrecorded(self, log_end_offset: int) -> None:
-        """Remove the epochs without records: those that begin at the log end offset."""
+        """Remove the epochs without records: those that begin at or above the log end offset."""
         self.last_recorded = NO_EPOCH
         if self.history.truncate_end(log_end_offset):
             self._note_change(begins_only=True)
@@ -125,8 +125,8 @@ class EpochFile:
         self._note_change()
 
     def _note_change(self, *, begins_only: bool = False) -> None:
-        """Count a change of the epochs that is not in the file yet. `begins_only`: all epochs that
-        the change adds or removes only have a start offset, and no records."""
+        """Count a change of the epochs that is not in the file yet. `begins_only`: whether the log
+        has no records of the epochs that the change adds or removes."""
         was_durable = self._changes == self._durable_changes
         self._begins_only = begins_only and (was_durable or self._begins_only)
         self._changes += 1

@@ -60,7 +60,8 @@ class Known:
     checkpointed; None if missing.
 
     - `floor_offset`: a log that ends below this offset is damaged.
-    - `may_be_in_memory_only`: a sync of records above the recovery point failed.
+    - `may_be_in_memory_only`: after a disk failure, records above the recovery point may be missing
+      on the disk, although they can be read.
     - `same_boot`: no written bytes are lost, because the machine has not rebooted since a broker
       used this log, and the disk did not fail.
     - `lost_power`: the machine has rebooted or lost power since a broker used this log. Without a
@@ -337,7 +338,8 @@ class _Loader:
         return recovery_point if self._known.lost_power else sys.maxsize
 
     def _look_at(self, position: int, header: BatchHeader) -> str | None:
-        """Return the reason to reject the leader epoch of a batch; None to accept it."""
+        """Called by recovery for each valid batch. Return the reason to reject the batch because of
+        its leader epoch, or None."""
         if self.corrupt_header is not None and header.base_offset == self.corrupt_header.offset:
             return self.corrupt_header.reason
         epoch, end = self._agreed
@@ -438,8 +440,8 @@ class _Loader:
 
     @staticmethod
     def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:
-        """Add the leader epochs of the batches below the first epoch of `history`. Return whether
-        `history` changed."""
+        """Add the leader epochs of earlier batches to `history`: the batches below the start offset
+        of its first entry. Return whether `history` changed."""
         known = history.entries
         if not known or known[0].start_offset <= log_start:
             return False

@@ -55,8 +55,8 @@ class LogChanges:
         self._touched[partition] = None
 
     def touch(self, partition: TopicPartition) -> None:
-        """Note a change of the partition that concerns no file, such as a new role (leader or
-        follower)."""
+        """Notify the `ChangeReader`s of a change of the partition. The change concerns no file: an
+        example is a new role (leader or follower)."""
         self._touched[partition] = None
 
     def reader(self, partitions: Iterable[TopicPartition] = ()) -> ChangeReader:
@@ -98,7 +98,7 @@ class ChangeReader:
 
     def take(self) -> list[TopicPartition]:
         """Remove and return all partitions in `noted`, oldest first. Call this before reading the
-        changed logs, so that no change is missed."""
+        changed logs. The next call then returns the partitions that change during the reading."""
         self._changes.share()
         taken = list(self.noted)
         self.noted.clear()

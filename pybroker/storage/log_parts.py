@@ -35,11 +35,11 @@ class AppendResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first corrupt range of a log, at `position` in the file `path`. Records below `offset`
+    """The first damaged part of a log, at `position` in the file `path`. Records below `offset`
     stay readable.
 
-    - `is_whole`: all records are intact, and only a leader epoch is wrong.
-    - `is_doubt`: a batch header contradicts the epoch file, and either may be wrong.
+    - `is_whole`: whether all records are intact, and only a leader epoch is wrong.
+    - `is_doubt`: whether a batch header contradicts the epoch file. Either of them may be wrong.
     """
 
     offset: int

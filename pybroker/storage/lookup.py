@@ -69,8 +69,8 @@ def checked_batches(
 ) -> list[tuple[int, BatchHeader]]:
     """Return position and header of each whole batch in the leader's `data`. Raises BrokerError
     CORRUPT_MESSAGE if a checksum is wrong, a batch overlaps the batch before it, or a leader epoch
-    decreases or exceeds `epoch_max`. The batch before `data` ends at offset `expected`, and has the
-    leader epoch `epoch`."""
+    decreases or exceeds `epoch_max`. The first batch must have a base offset of at least
+    `expected`, and a leader epoch of at least `epoch`."""
     try:
         batches = list(iter_headers(data))
     except CorruptionError as error:

@@ -262,12 +262,12 @@ class LogManager:
     ) -> Log:
         """Return the log of the partition; create the log if there is none. An existing log gets
         `config`. `is_new`: no broker has a log of the partition yet. `is_copied`: another broker
-        leads, so a lost log can be copied.
+        leads, so a lost log can be copied from the leader.
 
         Raises StorageError. Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another
         topic. Raises BrokerError KAFKA_STORAGE_ERROR in these cases:
 
-        - The log is unusable, or may be in an offline or lost log directory.
+        - The log is unusable, or is possibly in an offline or lost log directory.
         - The log has disappeared or is incomplete, and `is_copied` is False.
         """
         with self._lock:

@@ -1,6 +1,6 @@
-"""The formats of the small files in a log directory: `meta.properties` (the owner),
-`partition.metadata` (the topic id), `pybroker.boot` (the machine's boot id), `pybroker.directories`
-(all log directories), and the mark of a clean shutdown."""
+"""The formats of the small files in a log directory: `meta.properties` (the ids of the broker, the
+cluster and the directory), `partition.metadata` (the topic id), `pybroker.boot` (the machine's boot
+id), `pybroker.directories` (all log directories), and the mark of a clean shutdown."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """The move of a replica between log directories (KIP-113), while the broker serves the replica.
 
 The log is copied into a directory `*-future`. This directory is renamed to `<topic>-<partition>`
-shortly before the copy replaces the original. If the broker is killed while both directories have
-this name, the next start uses the longer log, unless that log is marked as outdated. While both
-have this name, each truncation of the log in use first marks the other log as outdated.
+shortly before the copy replaces the original. Until the original is renamed for deletion, both
+directories have this name. During this time, each truncation of the log in use first marks the
+other log as outdated. If the broker is killed during this time, the next start uses the longer log,
+unless that log is marked as outdated.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class ReplicaMove:
     def lower(self, offset: int) -> None:
         """Prepare the move for a truncation: the log in use will be truncated to `offset`. If the
         copy is unfinished, the next step of the move truncates the copy too. If the broker's next
-        start could choose the log that is not in use, mark that log as outdated.
+        start could choose the other log (the copy, or after the move the original), mark the other
+        log as outdated.
 
         Call this before the truncation, while holding the lock of `LogTable`. Waits for the disk.
         Raises BrokerError KAFKA_STORAGE_ERROR: the caller must not truncate then.

@@ -101,8 +101,8 @@ def decode(data: bytes, path: str) -> list[ProducerEntry]:
 
 
 def decode_undecided(data: bytes) -> list[CompletedTransaction]:
-    """Return the undecided transactions (see the module) in the snapshot `data`, which `decode`
-    must have accepted."""
+    """Return the transactions in the snapshot `data` whose marker may still be at or above the high
+    watermark. `decode` must have accepted `data`."""
     (count,) = struct.unpack_from(">i", data, _CHECKED_POSITION)
     rows = _rows(data, _HEAD.size + count * _ENTRY.size, _UNDECIDED)
     return [CompletedTransaction._make(row) for row in rows]

@@ -182,7 +182,7 @@ class ProducerState:
     ) -> RememberedBatch | None:
         """Return None if the producer may append the batch. If the batch repeats one of the
         producer's last five batches, return that batch. `guard` is the earlier result of
-        `verification`.
+        `verification`. The guard EXEMPT is never checked.
 
         Raises BrokerError:
 
@@ -362,8 +362,8 @@ class ProducerState:
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove each producer that has no open transaction and has not appended for
-        `expiration_ms`. Remove each guard (`Verification`) begun at least that long ago. Return the
-        number of removed producers."""
+        `expiration_ms`. Remove each guard of a transaction's first append (`Verification`) that was
+        created at least `expiration_ms` ago. Return the number of removed producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

@@ -136,7 +136,7 @@ class ReplicaHealth:
 
     @property
     def damage(self) -> Mapping[TopicPartition, Damage]:
-        """A new mapping: replica -> the first corrupt range of the replica's log."""
+        """A copy of the mapping: replica -> the first corrupt range of the replica's log."""
         return self._damage.copy()
 
     def move(
@@ -210,9 +210,9 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Permit an incomplete replica to lead. Call this if the replica has copied all records of
-        its leader, or if no replica is in the ISR or eligible (KIP-966). Do nothing if the replica
-        is complete."""
+        """Treat the replica as complete from now on, so that it may lead. Call this if the replica
+        has copied all records of its leader, or if no replica is in the ISR or eligible (KIP-966).
+        Do nothing if the replica is complete already."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):

@@ -34,7 +34,7 @@ def expired(
 
     - It is below the log start offset.
     - The cleanup policy is delete, `by_age` is True, and retention.ms or retention.bytes permits
-      it. For retention.bytes, the later segments must have at least that size.
+      it. retention.bytes permits it if the later segments together have at least that many bytes.
     """
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0

@@ -36,8 +36,9 @@ EpochOf = Callable[[int], int]
 
 
 class Whole(NamedTuple):
-    """The end of the valid batches at the start of some data. `position` is the byte position after
-    the last valid batch. `next_offset` is the offset after the last valid record."""
+    """How far some data, read from its start, has only valid batches. `position` is the byte
+    position after the last of these batches. `next_offset` is the offset after their last
+    record."""
 
     position: int
     next_offset: int
@@ -49,7 +50,7 @@ def whole(
     """Return the end of the valid batches at the start of `data`. A batch is valid if all hold:
 
     - Its checksum is right.
-    - Its first offset is at least `offset`, and above the previous batch.
+    - Its first offset is at least `offset`, and above the last offset of the previous batch.
     - Its last offset is below `end_offset`.
     - Its leader epoch does not contradict `epoch_of`, if given.
     """

@@ -152,7 +152,8 @@ class Segment:
         self._bytes_since_entry += batch.size
 
     def _spill(self) -> None:
-        """Write the index entries that are in memory. A failed write keeps them in memory."""
+        """Write the index entries that are in memory. If the write fails, the entries stay in
+        memory."""
         try:  # the time index first: it must always have all offsets of the offset index
             self.times.table.spill()
             self.offsets.table.spill()
@@ -201,7 +202,8 @@ class Segment:
 
     def retention_timestamp(self) -> int:
         """Return the time (ms since 1970) from which retention.ms counts for the segment: the
-        largest timestamp, else the last change of the file."""
+        largest timestamp. If no record has a timestamp, return the time of the file's last
+        change."""
         timestamp, _ = self.largest_timestamp()
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
@@ -421,7 +423,8 @@ class Segment:
         self.end = (self.size, min(offset, header.base_offset))
 
     def sync(self, *, indexes: bool) -> None:
-        """Make the batches durable; with `indexes` also the offset index and the time index."""
+        """Make the batches and the transaction index durable. If `indexes` is True, also make the
+        offset index and the time index durable."""
         self.file.sync()
         self.transactions.sync()
         if indexes:

@@ -32,8 +32,8 @@ _SIDES: Final = (SegmentFile.INDEX, SegmentFile.TIME_INDEX, SegmentFile.TXN_INDE
 
 
 def mark_deleted(segment: Segment, disk: Disk) -> list[str]:
-    """Rename the files to `*.deleted`, and return the new paths. The next start removes the
-    files."""
+    """Rename the segment's files to `*.deleted`, and return the new paths. The caller must remove
+    the files later."""
     segment.close()
     paths = segment.paths()
     for path in paths:

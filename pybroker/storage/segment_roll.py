@@ -81,8 +81,9 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Record that a new segment was begun at the wall-clock time `now_ms`. If `now_ms` is 0, no
-        segment was begun, but the configuration is new: the active segment keeps its age."""
+        """Adapt to a new segment or to a new configuration. `now_ms` is the wall-clock time at
+        which the new segment was begun. If only the configuration is new, `now_ms` is 0, and the
+        active segment keeps its age."""
         self.room = NO_ROOM
         """The limits for the next batch in the active segment; NO_ROOM if they are unknown."""
         self._begun_ms = now_ms or self._begun_ms
@@ -99,8 +100,8 @@ class SegmentRoll:
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
         """Return whether `batch` must go to a new segment. `pending_bytes` is the size of earlier
-        batches still to be written. If the result is False, `room` has the limits within which
-        later batches fit into the active segment."""
+        batches still to be written. If the result is False, `room` has limits afterwards: a later
+        batch within the limits needs no new segment."""
         room = self.room
         if (
             active.size + pending_bytes + batch.size <= room.size_bytes

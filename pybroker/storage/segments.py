@@ -163,8 +163,8 @@ class Segments:
             self._disk.sync_dir(self._directory)
 
     def _has_gap_before(self, offset: int) -> bool:
-        """Return whether compaction has removed the end of the segment that covers `offset - 1`:
-        the batch with `offset - 1`, and all later batches of the segment."""
+        """Return whether compaction has removed the batch with `offset - 1`, and all later batches
+        of the same segment."""
         before = self.from_offset(offset - 1)[0]
         try:
             return before.base_offset < offset and before.locate(offset - 1) is None
@@ -209,8 +209,9 @@ class Segments:
             segment.retire()
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """Replace all segments, and the unreachable segments `more` of a damaged log, by one empty
-        segment at `base_offset`. With `aside` the removed batches are kept in files `*.corrupt`."""
+        """Replace all segments by one empty segment at `base_offset`. Also remove the segments
+        `more`, which follow the damage in a damaged log. With `aside`, keep the removed batches in
+        files `*.corrupt`."""
         with self._files:
             self.generation += 1
             for segment in (*self._state, *more):

@@ -24,7 +24,7 @@ class TimeEntry(NamedTuple):
 
 
 class TimeIndex:
-    """The time index of one segment. Its entries are sorted by timestamp, and by offset."""
+    """The time index of one segment. Both timestamp and offset increase from entry to entry."""
 
     __slots__ = ("_base_offset", "_last_timestamp", "table")
 

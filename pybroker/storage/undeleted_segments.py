@@ -27,10 +27,10 @@ _LOG: Final = SegmentFile.LOG
 
 
 def restore(directory: str, disk: Disk, names: Collection[str], recovery_point: int) -> bool:
-    """Restore each `*.deleted` segment that fills a gap in the log or continues the log below
-    `recovery_point`. If all segments are `*.deleted`, restore only the newest segment that begins
-    below `recovery_point`. `names` are all files in `directory`. Return whether a segment was
-    restored. Raises StorageError."""
+    """Restore each `*.deleted` segment that begins where the previous segment ends. A later segment
+    must exist, or the `*.deleted` segment must begin below `recovery_point`. If all segments are
+    `*.deleted`, restore only the newest segment that begins below `recovery_point`. `names` are all
+    files in `directory`. Return whether a segment was restored. Raises StorageError."""
     if not any(name.endswith(DELETED_SUFFIX) for name in names):
         return False
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}

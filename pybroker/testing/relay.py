@@ -1,6 +1,7 @@
-"""A TCP relay with faults: it can hold back data, refuse or reset connections, and delay data.
+"""A TCP relay with faults: it can cut the link, refuse or reset connections, and delay data.
 
-A cut is like an unplugged cable, but new connections are accepted and stay silent.
+A cut link holds back data, like an unplugged cable. But new connections are accepted, and stay
+silent.
 """
 
 from __future__ import annotations

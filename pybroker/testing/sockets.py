@@ -25,9 +25,9 @@ _LOCAL, _INODE = 1, 9
 
 
 class _Choice:
-    """The ports that this process has chosen. A chosen port stays free until the test's server
-    binds the port. So this process reserves its ports: it locks one byte for each port in a file
-    that all processes of the user share."""
+    """The ports that this process has chosen. Until the test's server binds a chosen port, another
+    process could choose the port too. So this process reserves its ports: it locks one byte for
+    each port in a file that all processes of the user share."""
 
     def __init__(self, file: str) -> None:
         self._file: Final = file
@@ -76,8 +76,8 @@ _chosen: Final = _Choice(f"/tmp/pybroker-ports-{os.getuid()}")
 
 def free_ports(count: int) -> list[int]:
     """Return `count` different free ports of 127.0.0.1, below the system's range for outgoing
-    connections. No other call in a process of the same user returns these ports until this process
-    has ended or has chosen 3,000 more ports."""
+    connections. No process of the same user is given one of these ports again until the calling
+    process has ended or has chosen 3,000 more ports."""
     return [free_row(1) for _ in range(count)]
 
 

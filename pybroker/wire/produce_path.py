@@ -19,8 +19,8 @@ _DECODERS: Final = {
 
 
 def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
-    """Decode a Produce request from `body`, the bytes after the header. pybroker must support
-    `version`. The records are slices of `body`. Raises MalformedInput."""
+    """Decode a Produce request from `body`, the bytes after the header. `version` must be a
+    supported version. The records are slices of `body`. Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)

@@ -72,7 +72,8 @@ def decoded(
 
 
 def good(frame: DataFrame) -> DataFrame:
-    """Return the decoded records, in the form that the transform receives."""
+    """Return the records that were decoded without an error, in the form that the transform
+    receives."""
     return frame.where(F.col(ERROR).isNull()).drop(ERROR, RAW)
 
 

@@ -123,8 +123,8 @@ class Runner:
         return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
 
     def run(self, plan: Plan, write: Write) -> Outcome:
-        """Write a new attempt, then store the commit. If another process has committed the run
-        first, return that commit."""
+        """Write the run's files (a new attempt), then store the commit. If another process has
+        committed the run first, return that process's commit."""
         return self._attempt(plan, CommitName(plan.seq, 0), write)
 
     def replay(self, seq: int, write: Write) -> Outcome:

@@ -1,5 +1,5 @@
-"""The file operations for a job's output, in a file system with hard links. Callers must expect
-that the process dies after any operation."""
+"""The file operations for a job's output, in a file system with hard links. The process can die
+after any operation. Callers must allow for that."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{32}\.new")
 
 
 class CommitName(NamedTuple):
-    """The name of a commit: the number of the run, and its revision (the number of replays)."""
+    """The name of a commit: the number of the run, and the revision (how often the run was
+    replayed)."""
 
     seq: int
     revision: int

@@ -39,8 +39,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class AttemptWriter:
-    """Identifies the process that attempts to write the result of the run `seq`. While the process
-    lives, it holds a lock on the attempt's file."""
+    """The content of an attempt's lock file: the process that attempts to write the result of the
+    run `seq`. During the attempt, this process holds a lock on the file."""
 
     job: str
     seq: int

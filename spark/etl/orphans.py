@@ -90,7 +90,8 @@ def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
 
 
 def _committed(store: Store) -> tuple[set[str], set[str]]:
-    """Return two sets of attempts: those in the output, and those replaced by a later commit."""
+    """Return two sets of attempt ids: the attempts whose files belong to the output, and the
+    attempts that a later commit replaced."""
     counting = store.commit_names()
     last = store.commit(counting[-1]) if counting else None
     if last is not None and last.mode == "latest":

@@ -131,7 +131,7 @@ def write(path: str, results: list[RunResult], error: str | None) -> None:
 
 
 def megabytes(size: int) -> str:
-    """Return the number of bytes `size` as text, in the unit GB, MB, kB or B."""
+    """Return `size` (bytes) as text in a suitable unit from B to GB, such as "1.5 MB"."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return f"{size / scale:.1f} {unit}"

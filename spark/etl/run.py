@@ -195,9 +195,9 @@ class Run:
         return int(row[0]), int(row[1])
 
     def _check_dead_letters(self, decoded: DataFrame, rows: int, failed: int) -> dict[str, int]:
-        """Return the number of undecodable records for each reason. `rows` and `failed` are the
-        numbers from `_count`. Raises RunFailed if the job does not allow so many undecodable
-        records."""
+        """Return the number of undecodable records for each reason. `rows` is the number of all
+        records, `failed` the number of undecodable ones. Raises RunFailed if the job does not allow
+        so many undecodable records."""
         if not failed:
             return {}
         letters = self.job.dead_letters

@@ -42,7 +42,7 @@ class Tree:
 
 
 def parse(text: str, environment: Mapping[str, str]) -> Tree:
-    """Return the parsed text of a file. The result includes the faults."""
+    """Return the parsed text of a YAML file. The faults of the text are in `Tree.faults`."""
     tree = Tree({}, {}, [])
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)

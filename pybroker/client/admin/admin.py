@@ -256,8 +256,8 @@ class Admin:
         broker: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """Return the active producers of each partition, as the leader knows them, or as the
-        replica on `broker` knows them."""
+        """Return the active producers of each partition, as the leader knows them. With `broker`,
+        return the producers that the replica on that broker knows."""
         return await admin_partitions.describe_producers(
             self._calls, partitions, broker=broker, timeout_ms=timeout_ms
         )

@@ -148,8 +148,8 @@ class Calls:
         deadline: Deadline,
         repeatable: bool,
     ) -> T:
-        """Call `ask` with a connection from `choose` until a broker responds or `deadline` passes,
-        and return the value. Raises ClientError."""
+        """Return the result of `ask` for a connection from `choose`. Repeat both calls after an
+        error that allows a retry, until `deadline`. Raises ClientError."""
         self.check_opened()
         failures = 0
         while True:

@@ -75,7 +75,7 @@ async def committed_offsets(
     timeout_ms: int | None,
 ) -> dict[str, GroupOffsets]:
     """Return one result for each group, with the offsets in the given partitions (None: all). With
-    `require_stable`, wait while an open transaction may commit offsets of these partitions."""
+    `require_stable`, wait until these partitions have no pending transactional offset commits."""
     calls.check_opened()
     wanted = {
         group: None if partitions is None else by_topic(partitions)

@@ -190,9 +190,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the log start offset, the last stable offset and the high watermark. If the leader
-    changed between the requests, one of these offsets can be below the preceding one. It is then
-    raised to the preceding one."""
+    """Return the log start offset, the last stable offset and the high watermark. An answer below
+    an earlier answer is raised to the earlier answer, because the leader can change between the
+    requests."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

@@ -35,8 +35,9 @@ DELETE_BY_STATE_VERSION: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 means the broker's default. `assignments` maps each partition to its
-    broker ids, preferred leader first. `partitions` and `replication_factor` must then be -1."""
+    """A topic to create. `partitions` and `replication_factor`: -1 means the broker's default, and
+    is required with `assignments`. `assignments` maps each partition to its broker ids, preferred
+    leader first."""
 
     name: str
     partitions: int = LEFT_TO_BROKER

@@ -95,7 +95,7 @@ class FencedProducer:
     error: ClientError | None = None
 
     def check(self) -> FencedProducer:
-        """Return the result itself, or raise its `error`."""
+        """Return this object, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -120,8 +120,8 @@ async def list_transactions(
     *,
     timeout_ms: int | None,
 ) -> TransactionList:
-    """Ask all brokers for their transactional ids, and return them sorted.
-    `Admin.list_transactions` describes the filters."""
+    """Return the transactions that the brokers coordinate, sorted by transactional id, and the
+    errors by broker. `Admin.list_transactions` describes the filters."""
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),

@@ -1,8 +1,9 @@
 """The algorithm of the sticky assignors: balanced assignments that move as few partitions as
 possible.
 
-In a chain of members, each passes one partition to the next. An assignment is balanced if no chain
-ends at a member with at least two partitions fewer than the chain's first member.
+In a chain of members, each member could pass one partition to the next member. An assignment is
+balanced if no chain ends at a member with at least two partitions fewer than the chain's first
+member.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Balance `kept` in place, and add `rest` to it, the partitions without an owner. All members
-    must subscribe to the same topics."""
+    """Balance `kept` in place. Also assign the partitions in `rest`, which have no owner. All
+    members must subscribe to the same topics."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))

@@ -72,12 +72,12 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes: the position of each partition.
-        For a partition in `in_hand`, the offset is that of the first record that may be
-        unprocessed.
+        """Return the offsets to commit when the consumer closes. `in_hand` maps a partition to the
+        offset of its first record that may be unprocessed: this offset is returned for the
+        partition. For other partitions the position is returned.
 
-        The result omits a partition of `in_hand` whose position is unchanged since the
-        application's own commit: that commit stays.
+        The result omits a partition of `in_hand` if the application has committed it, and its
+        position has not changed since: that commit stays.
         """
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
@@ -173,9 +173,9 @@ class Committer:
     # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit: `offsets`, or the positions if None. Record the present
-        positions of these partitions, which `handled` compares with later positions. Raises
-        ValueError for a negative offset."""
+        """Return the offsets to commit: `offsets`, or the positions if None. Also record the
+        present position of each partition in the result, for a later comparison in `handled`.
+        Raises ValueError for a negative offset."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():

@@ -150,7 +150,7 @@ def rebalancing(group_id: str) -> RebalanceInProgress:
 
 
 def no_member(group_id: str) -> CommitFailed:
-    """Return the exception for a commit after the member has left its generation."""
+    """Return the exception for a commit by a consumer that is no longer a member of the group."""
     return CommitFailed(
         group_id,
         "the offsets were not committed: the group has rebalanced without this "

@@ -144,7 +144,8 @@ def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeF
 
 
 def _deltas(header: BatchHeader, batch: Buffer, first: int, beyond: int) -> Sequence[int]:
-    """Return the offset deltas of a batch from `first` up to, not including, `beyond`."""
+    """Return the offset deltas of a batch's records, only those with `first` <= delta <
+    `beyond`."""
     try:
         builder = ColumnBuilder(keys=False, values=False)
     except ImportError:  # neither the compiled module nor NumPy is installed

@@ -1,5 +1,5 @@
-"""Reads one range by Fetch requests. Checks that the range is still valid before the first batch,
-after each change of leader, and after the last batch."""
+"""Reads one range by Fetch requests. Before the first batch, after each change of leader, and after
+the last batch, the reader checks that the range is still valid."""
 
 from __future__ import annotations
 
@@ -95,8 +95,9 @@ class _NothingYet(ClientError):
 
 
 class RangeFetcher:
-    """Fetches one range. With `fail_on_data_loss`, lost or changed records raise RangeFailed.
-    Otherwise `lost` gets the lost offsets, and `compacted` the changed parts of the range."""
+    """Fetches one range. Offsets of the range may be lost, and parts of the range may have been
+    compacted since their records were counted. With `fail_on_data_loss`, lost offsets and compacted
+    parts raise RangeFailed. Otherwise `lost` gets the offsets, and `compacted` the parts."""
 
     def __init__(
         self,
@@ -173,8 +174,8 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _report_differences(self, different: list[Difference]) -> None:
-        """First check the validity of the range, because a recreated topic raises its own error.
-        Then report the parts in `different`, except parts that contain offsets in `lost`. With
+        """First check the range: if the topic was recreated, this check raises RangeFailed. Then
+        report the parts in `different`, except parts with lost offsets (`lost`). With
         `fail_on_data_loss`, raise RangeFailed for the first reported part. Otherwise add the
         reported parts to `compacted`."""
         await self._persist(self._look)
@@ -187,8 +188,8 @@ class RangeFetcher:
             self.compacted.append(difference)
 
     async def _watch_topic(self) -> None:
-        """Watch the topic. If the metadata does not have the topic, wait for one metadata refresh.
-        A failure is only logged."""
+        """Add the topic to the metadata requests. If the metadata does not have the topic, wait for
+        one refresh. A failed refresh is only logged."""
         cluster, topic = self._cluster, self._key.topic
         cluster.watch([topic])
         if topic not in cluster.view.topics:
@@ -198,9 +199,9 @@ class RangeFetcher:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _may_end_early(self, reason: RangeFault) -> bool:
-        """Return whether the reading may end early without an error. With `fail_on_data_loss`, it
-        may not. Otherwise it may if the partition no longer exists, or if the topic was recreated
-        before the first batch was delivered."""
+        """Return whether `reason` ends the reading early without an error. With `fail_on_data_loss`
+        the result is False. Otherwise the result is True if the partition no longer exists, or if
+        the topic was recreated before the first batch was delivered."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
@@ -421,9 +422,9 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle a Fetch response without a batch: raise _NothingYet to repeat the request. If the
-        leader could return the whole range, but has returned no batch for some time, compaction has
-        removed the rest of the range: skip it."""
+        """Handle a Fetch response without a batch. Raise _NothingYet if the request is to be
+        repeated. If the leader could return the whole range, but has returned no batch for some
+        time, compaction has removed the rest of the range. Then skip the rest."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark

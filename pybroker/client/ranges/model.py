@@ -53,8 +53,8 @@ class PartitionRange:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """Return the range from `start` up to, not including, `end`, with those counts whose
-        offsets are all in the new range."""
+        """Return the range from `start` up to, not including, `end`. The new range keeps each
+        element of `counts` whose offsets are all in the new range."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 

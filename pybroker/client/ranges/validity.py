@@ -135,7 +135,7 @@ def faults(
 
 
 def gone(wanted: PartitionRange, position: int) -> RangeFailed:
-    """Return the exception for a range whose partition does not exist."""
+    """Return the exception for a range whose partition does not exist any more."""
     return _failed(
         wanted, position, RangeFault.GONE,
         "the partition does not exist any more: take a new snapshot",

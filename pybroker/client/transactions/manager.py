@@ -208,7 +208,7 @@ class TransactionManager:
             raise
 
     async def commit(self, deliver: Wait, deadline: Deadline) -> None:
-        """Wait for `deliver`, which delivers all records, and commit. Raises the errors of
+        """Wait until `deliver` has delivered all records, then commit. Raises the errors of
         `Producer.commit_transaction`."""
         if self.state is not State.COMMITTING:
             self._require("commit_transaction", State.OPEN)

@@ -33,7 +33,8 @@ _Report = tuple[uuid.UUID, LogEndReport]
 
 class LogEndReports:
     """While `loop` runs, writes to ZooKeeper the log end offset of each replica on this broker
-    whose partition is orphaned: has no leader, no in-sync replica and no eligible replica."""
+    whose partition is orphaned. An orphaned partition has no leader, no in-sync replica and no
+    eligible replica."""
 
     def __init__(
         self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
@@ -77,8 +78,8 @@ class LogEndReports:
         return bool(self._asked)
 
     async def _report(self, keys: Iterable[TopicPartition]) -> None:
-        """Write the reports of these partitions, and an ISR change notification for the
-        controller."""
+        """Write the log end offsets of these partitions to ZooKeeper, and an ISR change
+        notification for the controller."""
         reports = {}
         for key in keys:
             due = self._report_of(key)

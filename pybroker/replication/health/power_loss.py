@@ -79,8 +79,9 @@ class PowerLoss:
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
         """Remove the replicas `suspects` from the ISR and from the eligible replicas (KIP-966). For
-        a partition with only one assigned replica, write a loss receipt instead. `reason` appears
-        in log lines and loss receipts. Raises CoordError: the broker must then not register."""
+        a partition with only one assigned replica, write a loss receipt (see the module) to
+        ZooKeeper instead. `reason` appears in log lines and loss receipts. Raises CoordError: the
+        broker must then not register."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]

@@ -37,9 +37,9 @@ while no other replica of the partition can replace it."""
 def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
-    """Return `state` without this broker as leader, in-sync or eligible replica (KIP-966), possibly
-    unchanged. Return None if no other broker in `live` (None: all brokers) has an in-sync or
-    eligible replica."""
+    """Return None if no other broker in `live` (None: all brokers) is an in-sync or eligible
+    replica (KIP-966). Otherwise return `state` without this broker as leader, in-sync or eligible
+    replica. The state is unchanged if the broker has none of these roles."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
@@ -94,7 +94,7 @@ class UnhealthyReplicas:
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
         """Partition -> the damage of this broker's replica, for each damaged replica that is still
-        in the ISR or eligible."""
+        in the ISR or an eligible leader replica."""
         damage = self._logs.health.damage
         return {key: damage[key] for key in self._logs.health.allowing(Event.STEPPED_ASIDE)}
 
@@ -146,7 +146,7 @@ class UnhealthyReplicas:
 
     async def _withdraw(self, key: TopicPartition) -> bool:
         """Try to remove the damaged replica of `key` from the ISR and from the eligible replicas.
-        Return whether the replica was removed, or counts as intact again."""
+        Return True if the replica was removed, or if it counts as intact again."""
         health = self._logs.health[key]
         opened, live, damage = self._logs.log(key), self._live(), self.waiting.get(key)
         if damage is not None and damage.is_whole and opened is not None and opened.damage is None:

@@ -1,4 +1,4 @@
-"""The table of all rules, and the check of a history by them."""
+"""The table of all rules, and the function that applies rules to a history."""
 
 from __future__ import annotations
 

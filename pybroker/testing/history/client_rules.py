@@ -230,8 +230,8 @@ def consumer_order(history: History) -> Iterator[Violation]:
 
 
 def read_implies_durable(history: History) -> Iterator[Violation]:
-    """Check that the read at the end of the run finds every record that a consumer got, even a
-    record without an acknowledgement."""
+    """Check that the read at the end of the run finds every record that a consumer got, even if the
+    producer of the record got no acknowledgement."""
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     told: set[tuple[TopicPartition, int]] = set()

@@ -52,9 +52,9 @@ def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator
 
 
 def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that each latest offset from ListOffsets is above the offsets of committed records.
-    These are all records that clients read, or that were acknowledged with acks=all, before the
-    request. Answers of stale leaders are exempt."""
+    """Check that each latest offset from ListOffsets is above all offsets that were known as
+    committed before the request. An offset is known as committed if a client has read the record,
+    or if the record was acknowledged with acks=all. Answers of stale leaders are exempt."""
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, at, offset, op in history.committed():
         known[partition].append((at, offset, op))
@@ -80,8 +80,9 @@ def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterat
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
-    """Check that all replicas end with the same leader epochs, producer states, and batches below
-    the high watermark. All final reads must be equal, too."""
+    """Check that the replicas of a partition are equal at the end of the run: the same producer
+    states, and below the high watermark the same batches and leader epochs. All final reads of a
+    partition must return the same records, too."""
     by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
     for files in history.files:
         by_partition[files.partition].append(files)

@@ -19,8 +19,8 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """A part of a partition's history, from `begin` to `end` (ns), between recreations of the topic
-    or data losses. In this era, the topic name has the suffix `name`."""
+    """A part of a partition's history, from `begin` to `end` (ns). A recreation of the topic, or a
+    data loss, ends an era. `split` appends `name` to the topic's name in this era."""
 
     begin: float
     end: float
@@ -76,9 +76,9 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition with the topic name of an era, a part of the partition's history
-        (see the module). The era contains the whole time from `begin` to `end` (ns). Return None if
-        there is no such era."""
+        """Find the partition's era (see the module) that contains the whole time from `begin` to
+        `end` (ns). Return the partition with the topic name of this era, or None if there is no
+        such era."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -88,8 +88,8 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition with the topic name of the first era of its history (see the
-        module). Return None for None."""
+        """Return the partition with the topic name of its first era, the earliest part of the
+        partition's history (see the module). Return None for None."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -105,16 +105,17 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll with its partition renamed for the poll's era (see the module). If the
-        poll is in no era, its partition gets a unique name made from `number`, so that no rule
-        compares the poll's offsets with those of another poll."""
+        """Return the poll with the partition name of the era (see the module) that contains the
+        poll. If no era contains the poll, its partition gets a unique name made from `number`, so
+        that no rule compares the poll's offsets with those of another poll."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition. If the topic that existed at the time `at` was recreated later, the
-        partition gets another topic name: the plain name belongs to the newest topic."""
+        """Return the partition under a topic name that stands for the topic that existed at the
+        time `at`. The newest topic keeps the plain name. The name of an earlier topic gets a
+        suffix."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

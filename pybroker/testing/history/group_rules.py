@@ -143,7 +143,8 @@ def _may_come_from_replaced(
 
     - A fault ended the replaced coordinator's ZooKeeper session early (`EarlyEnd`).
     - The new coordinator began after this fault, and before a client learned of `known_commit`.
-    - The request for `answer` was sent before the replaced coordinator was notified of the expiry.
+    - The request for `answer` was sent before the replaced coordinator learned of the session's
+      end.
     """
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]

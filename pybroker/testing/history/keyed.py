@@ -1,5 +1,5 @@
-"""The sends and reads of clients in compacted topics. Compaction may remove all records but the
-last of each key."""
+"""The sends to compacted topics, and the reads of these topics. Compaction may remove all records
+of a key but the last."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The rules for compacted topics, for every replica's files and every reader. A record whose send
-got no answer may be stored, and may replace an acknowledged record of its key."""
+"""The rules for compacted topics. They check every replica's files and every reader's records. A
+record whose send got no answer may be stored, and may replace an acknowledged record of its key."""
 
 from __future__ import annotations
 
@@ -143,8 +143,9 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 def _may_replace(candidate: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
     """Return whether `candidate` can explain why `read` lacks `last`, the key's last acknowledged
-    record: `candidate` can be later than `last`, and `read` can lack `candidate` too. A read can
-    lack a record at or above `read.end`, or a tombstone that compaction has removed."""
+    record. Both must hold: `candidate` can have a higher offset than `last`, and `read` can lack
+    `candidate` too. A read can lack a record at or above `read.end`, or a tombstone that compaction
+    has removed."""
     if candidate is last or candidate.outcome == "fail" or candidate.begun > read.ended:
         return False
     if candidate.offset != UNKNOWN and candidate.offset < last.offset and not candidate.may_repeat:
@@ -167,13 +168,14 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
-    """Return whether every replica that may have been read certainly had the tombstone. A read by a
-    client may have used any replica. The result is True if all these conditions hold:
+    """Return whether the tombstone was certainly on every replica that the read may have used. A
+    read by a client may have used any replica. The result is True if all these conditions hold:
 
     - The disk of the replica's broker lost no data.
     - The replica was in the ISR when the tombstone was committed.
-    - Unless all producers had stopped: the partition had only one leader during the read and
-      shortly before it, and the read took less than delete.retention.ms.
+    - Either the read began after all producers had stopped, or the read took less than
+      delete.retention.ms and the partition had only one leader during the read and shortly before
+      it.
     """
     begun, ended = tombstone.begun, tombstone.ended + history.stale
     replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)

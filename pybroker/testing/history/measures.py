@@ -1,5 +1,5 @@
-"""Measures of availability: pauses without acknowledgements, durations of elections, answers to a
-producer. Times are in ns of the monotonic clock; durations are in seconds."""
+"""Measures of availability: pauses without acknowledgements, durations of elections, outcomes of a
+producer's sends. Times are in ns of the monotonic clock; durations are in seconds."""
 
 from __future__ import annotations
 

@@ -355,7 +355,8 @@ class ProducerStart:
 @dataclass(slots=True)
 class Transaction:
     """A transaction. `commit_asked` is the time of the first commit request; 0 if there was none.
-    `outcome` is "ok" for a confirmed commit, "fail" for a certain abort, else "info".
+    `outcome` is "ok" for a confirmed commit, "fail" if the transaction is certainly not committed,
+    else "info".
 
     In a loop that consumes, transforms and produces, `inputs` maps each value to the (partition,
     offset) of its source record, and `offsets` are committed for `group`.

@@ -22,8 +22,8 @@ CONTROLLER_RETRY_NS: Final = 3 * NANOSECONDS
 
 
 class StaleLeaders:
-    """The stale leaders in a history. A stale leader may explain a latest offset that is too
-    low."""
+    """Decides whether a stale leader (see the module) can be the cause of a ListOffsets answer that
+    is too low."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -32,8 +32,8 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given this answer. This is possible only if the
-        latest offset is above every offset that clients knew as committed when the leader was
+        """Return whether this answer can come from a stale leader. Return False unless the answer's
+        offset is above every offset that clients knew as committed before the stale leader was
         replaced."""
         return any(
             answer.offset

@@ -44,9 +44,8 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the partition's name stands for operations whose era is unknown (see
-    `eras.py`): `eras.split` appends NO_ERA to the topic name of an operation shortly after the
-    topic was recreated or lost data."""
+    """Return whether the topic name contains NO_ERA. `eras.split` adds NO_ERA for an operation that
+    belongs to no era (see `eras.py`), such as a read shortly after the topic was recreated."""
     return NO_ERA in partition[0]
 
 

@@ -5,7 +5,7 @@ A broker that has lost data counts until all of these are true:
 
 - the broker has all committed records;
 - the broker is in sync;
-- no file that the broker uses has a flipped bit, which the broker may find later.
+- no file that the broker uses has a flipped bit. The broker can find a flipped bit later.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class SimDisk:
         self.slow_s = 0.0
 
     def replace_medium(self) -> None:
-        """Replace the disk by an empty one. No process may run on the machine."""
+        """Replace the disk by an empty one. The machine must have no running process."""
         self.process_ended()
         self.root = DirectoryNode()
         self.used_bytes = 0
@@ -137,8 +137,8 @@ class SimDisk:
         self.environment.note(f"{self.name} flips {path} bit {bit}")
 
     def flip_random(self, ending: str) -> tuple[str, int] | None:
-        """Flip a random bit of a random file whose name ends with `ending`. Return path and bit, or
-        None if no such file has content."""
+        """Flip a random bit of a random file whose name ends with `ending`. Return the path and the
+        bit's position in the file, or None if no such file has content."""
         paths = [path for path, node in self.files() if path.endswith(ending) and node.data]
         if not paths:
             return None

@@ -136,9 +136,9 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Make a random part of the pending changes durable: whole changes of the length, and
-        single sectors of writes. If a truncation does not become durable but a later write does,
-        old bytes may follow the new data."""
+        """Make random pending changes durable: some changes of the file's length, and some sectors
+        of each write. If a truncation does not become durable but a later write does, old bytes may
+        follow the new data."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -192,7 +192,8 @@ class Renaming(NamedTuple):
     """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make this change durable, unless a later change of the same node is durable already."""
+        """Make this change durable, unless a later change of the same file or directory is durable
+        already."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -295,9 +296,9 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Make some pending name changes durable, and drop the others. At random, either only the
-    oldest changes become durable, as in a journaling file system, or a random selection. Return the
-    choice as text for the trace."""
+    """Make some pending name changes durable, and drop the others. At random, the durable changes
+    are either the oldest ones, as in a journaling file system, or a random selection of all
+    changes. Return the choice as text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

@@ -1,7 +1,8 @@
 """The invariants of a simulated cluster's replicas, checked at every moment of a run.
 
-A doubted replica, whose disk may have lost data, may lack records. The doubt ends when the replica
-has left the ISR and the eligible replicas (KIP-966), and rejoined.
+A replica is doubted if its disk may have lost data. A doubted replica is allowed to lack records.
+The doubt ends when the replica has left both the ISR and the eligible replicas (KIP-966), and
+belongs to one of the two again.
 """
 
 from __future__ import annotations
@@ -112,9 +113,9 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each doubted replica (see the module) that has left the ISR and the
-        eligible replicas, and now belongs to one of them again. `running` has the replicas on
-        running brokers.
+        """End the doubt about replicas whose disk may have lost data. Such a replica must have left
+        both the ISR and the eligible replicas, and later joined one of them again. `running` has
+        the replicas on running brokers.
 
         The replica must have been outside the ISR and the eligible replicas while its broker was
         running. Otherwise the leader may have added the replica because of fetch requests from
@@ -194,8 +195,8 @@ class Invariants:
 
     def _check_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """Check that enough replicas (min.insync.replicas) have all records below the leader's high
-        watermark. Replicas that are closed, deleted, or doubted (see the module) count as having
-        the records."""
+        watermark. Replicas that are closed, deleted or doubted (their disks may have lost data)
+        count as having the records."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

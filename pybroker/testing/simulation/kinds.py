@@ -11,7 +11,7 @@ from typing import Final
 
 class Target(enum.Enum):
     """The target of a fault, as a schedule writes it. A role such as leader/0 means the broker that
-    has the role when the fault begins. The number of a role is that of the partition, consumer
+    has the role when the fault begins. The number in a role is the index of the partition, consumer
     group or transactional id, from 0."""
 
     BROKER = "a broker: 1, leader/0, follower/0, controller, coordinator/0 or transactions/0"

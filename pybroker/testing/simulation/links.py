@@ -19,7 +19,7 @@ _RETRANSMISSION_S_MAX: Final = 0.2
 @dataclass(slots=True)
 class Delay:
     """The delay of a message, in seconds: `least_s` plus a random time. The random time is at most
-    `usual_s`, but at most `most_s` for a fraction `tail` of the messages."""
+    `usual_s`. For a fraction `tail` of the messages, the limit is `most_s` instead."""
 
     least_s: float = 0.0001
     usual_s: float = 0.001

@@ -85,8 +85,8 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _ReplicaIdentity | None:
-        """Record a request to move the replica. Return the replica's identity for `answered`, None
-        if the broker does not run or has no such replica."""
+        """Record a request to move the replica. Return the replica's identity, which the caller
+        passes to `answered`. Return None if the broker does not run or has no such replica."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1

@@ -18,8 +18,9 @@ from pybroker.testing.simulation.view import stored_states
 
 
 def repair(cluster: SimCluster) -> None:
-    """Accept the loss of data that cannot come back. Restart each broker that has ended or found a
-    full disk at its start. Call this repeatedly after the last fault."""
+    """Accept the loss of data that cannot come back. Restart each broker that has ended, and
+    each broker whose disk was full when the broker started. Call this repeatedly after the last
+    fault."""
     found = _irrecoverable(cluster)
     for broker in cluster.brokers.values():
         found[broker.id] |= _replaced_directories(broker)
@@ -40,9 +41,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """If no empty log directory is offline, return an empty set, even if directories are lost.
-    Otherwise return all lost log directories, and the empty ones that stay offline until the
-    operator accepts the loss of their earlier content."""
+    """Return the log directories whose data the operator gives up. These are the directories that
+    are offline because they are unexpectedly empty, and all lost directories. If no directory is
+    offline for this reason, return an empty set, even if directories are lost."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs

@@ -66,8 +66,8 @@ def replica_files(
 def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
-    """Return the records in the replica's files whose offset is at least `start` and less than
-    `end`. Transaction markers are left out. Raises DamagedFile."""
+    """Return the records at the offsets from `start` up to, not including, `end` in the replica's
+    files. Transaction markers are left out. Raises DamagedFile."""
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
         Record(

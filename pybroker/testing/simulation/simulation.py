@@ -70,7 +70,8 @@ class Application(Generic[T]):
         return self._result[0]
 
     def start(self) -> None:
-        """Run the coroutine again from its beginning, after it has ended or was killed."""
+        """Run the coroutine from its beginning. To run it again, call `start` after the coroutine
+        has ended or was killed."""
         self._result.clear()
         self.error = None
         self._machine.start(self._run, self._simulation.cluster.network.sockets(self._machine))

@@ -312,8 +312,8 @@ class ConnectedSocket(SocketBase):
             self._taken = 0
 
     def close(self, *, reset: bool = False) -> None:
-        """Close this socket at once. After the data in transit, the peer gets the end of data, or a
-        reset if `reset` is true or this socket has unread data. Idempotent."""
+        """Close this socket at once. When the data in transit has arrived, the peer sees the end of
+        the stream, or a reset if `reset` is true or this socket has unread data. Idempotent."""
         if self.is_gone:
             return
         if self.error is None:

@@ -38,8 +38,8 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
 
 
 def is_healthy(cluster: SimCluster) -> bool:
-    """Return whether no replica is damaged, all brokers are in every ISR, and each leader in
-    ZooKeeper acts as the leader, in the same leader epoch."""
+    """Return whether no replica is damaged, all brokers are in every ISR, and each partition has
+    the leader and the leader epoch that are in ZooKeeper."""
     apps = [each.app for each in _running(cluster)]
     if any(app is not None and app.unhealthy_replicas.waiting for app in apps):
         return False

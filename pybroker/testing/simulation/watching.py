@@ -121,7 +121,8 @@ class LiveWatch:
 
 def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
     """Add the content of all replicas' files to the history of `record`. The cluster must have
-    recovered and all clients stopped, so that all replicas are equal. Raises DamagedFile."""
+    recovered, and all clients must have stopped, so that all replicas are equal. Raises
+    DamagedFile."""
     history: History = record.history
     loaded = {*record.loaded()}
     for key in record.alive():

@@ -182,7 +182,7 @@ class ZooKeeper:
 
     @property
     def zxid(self) -> int:
-        """Return the number of transactions that the leaders have decided."""
+        """Return the zxid of the latest transaction, which is the number of all transactions."""
         return len(self._log)
 
     def nodes(self) -> list[str]:
@@ -285,7 +285,7 @@ class ZooKeeper:
 
     def _answer_resumption(self, forwarded: Forwarded, session: _Session | None) -> None:
         """Answer a Connect that resumes a session on a new connection. `session` is None if the
-        session has expired. The answer does not wait until the member that forwarded the Connect is
+        session has expired. The answer is sent even if the member that forwarded the Connect is not
         up to date."""
         if session is None:
             granted = Granted(0, 0)

@@ -479,9 +479,9 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Send a sync now, and call this again after a fixed interval. If requests wait and
-        ZooKeeper has been silent for too long, break the connection instead of sending. `is_fresh`:
-        do not break the connection in this call."""
+        """Send a sync, and schedule the next call. If requests wait and ZooKeeper has been silent
+        for too long, break the connection instead of sending. `is_fresh`: do not break the
+        connection in this call."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

@@ -1,5 +1,5 @@
-"""Closes a ZooKeeper session that an earlier process of a broker left open, in a simulated
-cluster."""
+"""For simulated clusters: closes the ZooKeeper session that an earlier process of a broker left
+open."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ class CloseSession:
 
 @dataclass(slots=True, eq=False)
 class Connect:
-    """The first message of a connection. `session_id` 0 requests a new session. A member that has
-    not yet applied transaction `zxid` refuses the connection."""
+    """The first message of a connection. `session_id` 0 requests a new session. A ZooKeeper server
+    that has not yet applied transaction `zxid` refuses the connection."""
 
     session_id: int
     zxid: int

@@ -51,8 +51,8 @@ class ApiVersion(Message):
 
 @message
 class SupportedFeatureKey(Message):
-    """A feature, and its levels that the broker supports: an element of
-    `ApiVersionsResponse.supported_features`."""
+    """The name of a feature, and the lowest and highest level that the broker supports: an element
+    of `ApiVersionsResponse.supported_features`."""
 
     name: str = string("The feature name.")
     min_version: int = int16("The lowest feature level that the broker supports.")

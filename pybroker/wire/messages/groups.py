@@ -4,7 +4,7 @@ Heartbeat (12), versions 0-4, LeaveGroup (13), versions 0-4, SyncGroup (14), ver
 - Throttling by the client (KIP-219) begins with JoinGroup 3, and with version 2 of the other APIs.
 - JoinGroup 4 adds error 79 (MEMBER_ID_REQUIRED, KIP-394).
 - JoinGroup 8 adds the reason of the request (KIP-800).
-- JoinGroup 9 adds a flag that the group's leader computes no assignment (KIP-814).
+- JoinGroup 9 adds the response field `skip_assignment` (KIP-814).
 """
 
 from __future__ import annotations

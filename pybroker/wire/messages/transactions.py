@@ -145,7 +145,7 @@ class AddPartitionsToTxnResponse(Message):
 
 @message
 class AddOffsetsToTxnRequest(Message):
-    """Adds the offsets of a group to a transaction."""
+    """Adds a group's partition of `__consumer_offsets` to a transaction."""
 
     transactional_id: str = string("The transactional id.")
     producer_id: int = int64("The producer id.")

@@ -1,7 +1,7 @@
 """Clients that produce load on a simulated cluster, and record the answers in a history
 (`pybroker.testing.history`).
 
-Each client is a process on its own machine with the real `pybroker.client`.
+Each client is a simulated process on a machine of its own, and uses the real `pybroker.client`.
 """
 
 from pybroker.testing.simulation.workload.options import ProducerKind, WorkloadOptions

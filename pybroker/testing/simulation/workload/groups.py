@@ -99,8 +99,8 @@ class _GroupClient(Client):
 
 class MemberClient(_GroupClient):
     """A simulated member of a consumer group. Each process of the member leaves, unsubscribes,
-    crashes or pauses after a random time. After the last fault (`shared.is_even`) and after
-    `Workload.stop`, a process does none of this until `Workload.stop_groups`."""
+    crashes or pauses after a random time. Once `Workload.spread` or `Workload.stop` has been
+    called, a process does none of this until `Workload.stop_groups`."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)
@@ -113,7 +113,8 @@ class MemberClient(_GroupClient):
         return f"{self.name}/{self.incarnation}"
 
     def start(self) -> None:
-        """Start the member's next process, once the topic of the groups exists."""
+        """Start the member's next process. If the topic of the groups does not exist yet, try again
+        later."""
         if TOPIC not in self.shared.catalog.topics and not self.is_stopping:
             self.shared.environment.after(_NO_TOPIC_S, self.start)
             return

@@ -490,7 +490,7 @@ def transactional_clients(shared: Shared, name: str) -> list[Client]:
 
 
 def clients_of_loops(shared: Shared, name: str) -> list[Client]:
-    """For each `LoopClient` consumer group, return a client that requests the group's offsets."""
+    """Return a client for each `LoopClient` group. The client requests the committed offsets."""
     found = list[Client]()
     for group in loop_groups(shared.options, name):
         partition = partition_of(group, shared.options.offsets_partitions)

@@ -119,7 +119,7 @@ class Workload:
 
     @property
     def ends(self) -> Counter[TopicPartition]:
-        """Return the offset after the last value acknowledged with acks=all, by partition."""
+        """Return for each partition the offset after the last value acknowledged with acks=all."""
         return self._shared.recorder.ends
 
     @property
