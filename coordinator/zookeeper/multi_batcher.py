@@ -82,12 +82,13 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """Apply `ops` in one multi if all `checks` succeed. The results and the errors are those of
-        `multi_under`. No write of this batcher may change a node in `checks`: a multi with several
-        writes makes all checks first, so a check would miss an earlier write in the same multi.
+        """Apply `ops` if all `checks` succeed. The results and the errors are those of
+        `multi_under`. The batcher may send several calls in one multi of ZooKeeper. This multi
+        makes the checks of all calls before the ops. So no call may change a node that is in the
+        `checks` of any call.
 
-        A write is not sent if its caller has been cancelled. If `is_wanted` returns False right
-        before an attempt, the write is not sent and the call raises ConnectionLoss.
+        A call that has been cancelled is not sent. If `is_wanted` returns False right before an
+        attempt, the call is not sent and raises ConnectionLoss.
         """
         return await self.submit(ops, is_wanted, checks)
 

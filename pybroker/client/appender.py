@@ -123,9 +123,9 @@ class Appender:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Delivery | CheckedRecord:
-        """Serialize a record that `join` could not append. Return a `Delivery` if the serialized
-        record can join an open batch. Otherwise check the record and return it. Raises
-        SerializationFailed."""
+        """Serialize a record that `join` has not appended, and append it to an open batch. Return
+        its `Delivery`. If no open batch takes the record, return the serialized record, checked.
+        Raises SerializationFailed."""
         if self._serializers is not None:
             key, value = self._serializers.record(topic, headers, key, value, partition)
             delivery = self._open_batches.append(

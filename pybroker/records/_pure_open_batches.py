@@ -68,9 +68,9 @@ class OpenBatchAppender(Generic[PlaceT]):
     """Appends single records to open batches, and returns the place of each record as a
     `place_type`.
 
-    The caller adds and removes topics in `routes`. No record is appended while the batches together
-    use more than `used_max` bytes of memory (`budget`). `records_max` is the maximum size in bytes
-    of all records of a batch.
+    The caller adds and removes topics in `routes`. `budget` counts the bytes of memory that all
+    batches use. While they use more than `used_max`, no record is appended. `records_max` is
+    the maximum size in bytes of all records of a batch.
 
     `check_open` raises an exception if no record may be appended. `check_time` raises one if a
     given timestamp is invalid. `wall_ns` returns ns since 1970. `on_filled` is called after a

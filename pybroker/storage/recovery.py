@@ -78,8 +78,8 @@ def scan(
     may_have_gaps: bool = True,
 ) -> ScanEnd:
     """Call `visit` for each valid batch in `file` from `position` on, and return the end of the
-    valid batches. With `may_have_gaps` False, a batch after an offset gap is invalid, unless a
-    complete batch with a plausible header follows it."""
+    valid batches. If `may_have_gaps` is False, a gap between the offsets of the last two batches
+    ends the valid batches before the last one."""
     chunk = b""
     start = position
     while position < size:
