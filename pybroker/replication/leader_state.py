@@ -375,8 +375,8 @@ class LeaderState:
         self._recount()
 
     def unchanged(self) -> None:
-        """Record that the pending `IsrChange`, which writes nothing, has found the partition's state
-        node in ZooKeeper unchanged."""
+        """Record that the pending `IsrChange`, which writes nothing, has found the partition's
+        state node in ZooKeeper unchanged."""
         self.pending = None
         self._found_s = self._proposed_s
 
