@@ -10,7 +10,7 @@ from typing import Final
 from pybroker.replication.authority import NEEDED, SHORT_OF, Authority
 
 PAGE: Final = Path(__file__).parent / "replication_rules.rst"
-BEGIN: Final = ".. The table is made by ``make docs`` from ``NEEDED``; change that.\n"
+BEGIN: Final = ".. To change the table, change ``NEEDED`` and run ``make docs``.\n"
 END: Final = ".. The table ends here.\n"
 HEAD: Final = """
 .. list-table::

@@ -17,10 +17,10 @@ from pybroker.coordinator.transactions import states as transaction_states
 from pybroker.storage import replica_health
 from pybroker.storage.replica_health import Event, Health
 
-BEGIN: Final = ".. The diagrams are made by ``make docs`` from LEGAL_MOVES; change that.\n"
+BEGIN: Final = ".. To change the diagrams, change LEGAL_MOVES and run ``make docs``.\n"
 END: Final = ".. The diagrams end here.\n"
 BEGIN_HEALTH: Final = (
-    ".. The diagram is made by ``make docs`` from LEGAL_MOVES of replica_health.py; change that.\n"
+    ".. To change the diagram, change LEGAL_MOVES of replica_health.py and run ``make docs``.\n"
 )
 END_HEALTH: Final = ".. The diagram ends here.\n"
 CONTROLLER: Final = "replication_rules.rst"

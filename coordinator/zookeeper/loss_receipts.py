@@ -122,7 +122,10 @@ class LossReceipts:
             receipts = decode_receipts(path, stored)
             numbers = [n for n, each in enumerate(receipts) if each.leader_epoch == leader_epoch]
             if not numbers:
-                raise NoNode(f"the node {path} has no loss receipt of leader epoch {leader_epoch}")
+                raise NoNode(
+                    f"the node {path} has no loss receipt of the election of leader epoch"
+                    f" {leader_epoch}"
+                )
             number = numbers[-1]
             given_up = _with(receipts[number].given_up, loss)
             if given_up != receipts[number].given_up:

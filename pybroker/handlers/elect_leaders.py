@@ -84,8 +84,9 @@ async def _hold(
 async def _wait_for_leaders(
     services: Services, held: dict[TopicPartition, Election], deadline: float
 ) -> None:
-    """Wait until this broker's metadata has the elected leaders. In `held`, partitions that miss
-    `deadline` (monotonic s) get REQUEST_TIMED_OUT."""
+    """Wait until this broker's metadata has the elected leaders. `held` has the elections. If the
+    metadata still lacks a leader at `deadline` (monotonic s), set REQUEST_TIMED_OUT in `held` for
+    this partition."""
     waiting = {key: each.leader for key, each in held.items() if each.code is ErrorCode.NONE}
 
     def are_known() -> bool:

@@ -26,8 +26,8 @@ class Side(Enum):
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in a proxy to which the isolated broker connects. The proxy
-        forwards to ZooKeeper or to another broker."""
+        """Return the directions to cut in a proxy through which the isolated broker connects to
+        ZooKeeper or to another broker."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 
