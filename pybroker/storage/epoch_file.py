@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol
 
-from pybroker.errors import BrokerError, StorageError
 from pybroker.model import NO_EPOCH
 from pybroker.ports import Disk
 from pybroker.storage.checkpoints import encode_epochs
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import LEADER_EPOCHS
-
-
-class HasEnd(Protocol):
-    """A log with a log end offset."""
-
-    @property
-    def log_end_offset(self) -> int: ...
 
 
 class EpochFile:
@@ -81,15 +70,10 @@ class EpochFile:
             self.assign(epoch, start_offset)
         self.last_recorded = epoch
 
-    @contextmanager
-    def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
-        """Wrap a write of batches of several leader epochs. If the write fails, the epochs of the
-        unwritten batches are removed."""
-        try:
-            yield
-        except (BrokerError, StorageError):
-            self.truncate_end(log.log_end_offset + 1)
-            raise
+    def remove_unwritten(self, log_end_offset: int) -> None:
+        """After a failed write, remove the leader epochs of the unwritten batches: those that begin
+        above the log end offset."""
+        self.truncate_end(log_end_offset + 1)
 
     def begin(self, epoch: int, start_offset: int, log_end_offset: int) -> None:
         """Let the leader epoch `epoch` begin at `start_offset`. `log_end_offset` is the present log

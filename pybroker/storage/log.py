@@ -160,18 +160,22 @@ class Log:
         if not batches:
             return
         run: list[tuple[int, BatchHeader]] = []
-        with memoryview(data) as view, self.epoch_file.as_far_as_written(self):
-            for position, header in batches:
-                batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
-                pending_bytes = position - run[0][0] if run else 0
-                active = self.segments.active
-                if self._segment_roll.is_due(active, batch, self.config, now_ms, pending_bytes):
-                    self._write_run(view, run, now_ms)
-                    self._start_segment(header.base_offset, now_ms)
-                    run = []
-                self._record_epoch(header.leader_epoch, header.base_offset)
-                run.append((position, header))
-            self._write_run(view, run, now_ms)
+        try:
+            with memoryview(data) as view:
+                for position, header in batches:
+                    batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
+                    pending_bytes = position - run[0][0] if run else 0
+                    active = self.segments.active
+                    if self._segment_roll.is_due(active, batch, self.config, now_ms, pending_bytes):
+                        self._write_run(view, run, now_ms)
+                        self._start_segment(header.base_offset, now_ms)
+                        run = []
+                    self._record_epoch(header.leader_epoch, header.base_offset)
+                    run.append((position, header))
+                self._write_run(view, run, now_ms)
+        except (BrokerError, StorageError):
+            self.epoch_file.remove_unwritten(self.log_end_offset)
+            raise
         self._after_append(now_ms)
 
     def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
