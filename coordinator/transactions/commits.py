@@ -3,13 +3,11 @@ the callbacks to call when a record is replicated."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from pybroker.background import BackgroundTask
 from pybroker.coordinator.runtime.refusals import not_coordinator
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.deferred import Deferred
@@ -18,18 +16,18 @@ from pybroker.errors import BrokerError
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.5
-"""The pause (s) before the next wait, after a wait for the in-sync replicas has failed. The
-replicas may still get the records later."""
+"""The pause (s) before the next wait, after a wait for the in-sync replicas has failed."""
 
 
 class Commits:
     """Calls a callback when an appended record of one shard is committed (all in-sync replicas have
-    the record). Owns a task; `end` cancels the task."""
+    the record), until `end`."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
         self._waiting: deque[tuple[int, Callable[[], None], Deferred[None]]] = deque()
-        self._task = BackgroundTask(f"transactions {context.partition}")
+        self._end_wait: Callable[[], None] | None = None
+        """Ends the wait for the first record in `_waiting`; None without a wait."""
         self._has_ended = False
 
     def add(self, offset: int, committed: Callable[[], None]) -> Deferred[None] | None:
@@ -45,38 +43,55 @@ class Commits:
             return None
         deferred: Deferred[None] = Deferred(_ignore_cancel)
         self._waiting.append((offset, committed, deferred))
-        self._task.start(self._run)
+        self._wait()
         return deferred
 
     def end(self) -> None:
         """Fail all waits. Idempotent."""
         self._has_ended = True
-        self._task.cancel()
+        self._stop_waiting()
         waiting, self._waiting = self._waiting, deque()
         for _, _, deferred in waiting:
             deferred.set_exception(
                 not_coordinator("this broker does not coordinate the transactional id any more")
             )
 
-    async def _run(self) -> None:
-        while self._waiting:
+    def _wait(self) -> None:
+        """Begin to wait for the first record in `_waiting`, unless such a wait has begun."""
+        if self._waiting and self._end_wait is None and not self._has_ended:
+            offset = self._waiting[0][0]
             try:
-                await self._context.committed(self._waiting[0][0])
+                self._end_wait = self._context.when_committed(offset, self._look)
             except BrokerError as error:
-                if self._has_ended:
-                    return
-                log.info(
-                    "transactions not committed yet partition=%d offset=%d error=%s",
-                    self._context.partition,
-                    self._waiting[0][0],
-                    error,
-                )
-                await asyncio.sleep(_LOOK_AGAIN_S)
-                continue
+                self._wait_again_later(error)
+
+    def _stop_waiting(self) -> None:
+        end_wait, self._end_wait = self._end_wait, None
+        if end_wait is not None:
+            end_wait()
+
+    def _look(self) -> None:
+        self._stop_waiting()
+        try:
             while self._waiting and self._context.is_committed(self._waiting[0][0]):
                 _, committed, deferred = self._waiting.popleft()
                 committed()
                 deferred.set_result(None)
+        except BrokerError as error:
+            self._wait_again_later(error)
+            return
+        self._wait()
+
+    def _wait_again_later(self, error: BrokerError) -> None:
+        if self._has_ended:
+            return
+        log.info(
+            "transactions not committed yet partition=%d records=%d error=%s",
+            self._context.partition,
+            len(self._waiting),
+            error,
+        )
+        self._end_wait = self._context.call_later(_LOOK_AGAIN_S, self._look).cancel
 
 
 def _ignore_cancel() -> None:

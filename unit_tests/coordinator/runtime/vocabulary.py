@@ -120,10 +120,6 @@ class MemoryPartitionLog:
         return self._leader_epoch
 
     @property
-    def high_watermark(self) -> int:
-        return self.committed_end
-
-    @property
     def has_zookeeper_lease(self) -> bool:
         return self.is_connected and not self._is_deposed
 
@@ -198,6 +194,19 @@ class MemoryPartitionLog:
                 await future
             finally:
                 self._changed.discard(future)
+
+    def is_committed(self, offset: int) -> bool:
+        self._check()
+        return self.committed_end >= offset
+
+    def when_committed(self, offset: int, callback: Callable[[], None]) -> Callable[[], None]:
+        self._check()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda _: callback())
+        if self.committed_end >= offset:
+            future.set_result(None)
+        self._changed.add(future)
+        return lambda: self._changed.discard(future)
 
     # for tests
 
@@ -480,7 +489,17 @@ class MemoryShard:
 
     def is_committed(self, offset: int) -> bool:
         self._check()
-        return self.log.high_watermark >= offset
+        try:
+            return self.log.is_committed(offset)
+        except BrokerError as error:
+            raise client_error(error) from error
+
+    def when_committed(self, offset: int, callback: Callable[[], None]) -> Callable[[], None]:
+        self._check()
+        try:
+            return self.log.when_committed(offset, callback)
+        except BrokerError as error:
+            raise client_error(error) from error
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         self._check()
