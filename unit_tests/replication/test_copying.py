@@ -67,6 +67,19 @@ async def test_an_added_partition_does_not_wait_for_the_end_of_a_waiting_fetch(p
     assert T0 in pair.asked[-1][1]
 
 
+async def test_a_fetcher_ends_although_its_fetch_is_cut_short_at_the_same_time(
+    pair: Group,
+) -> None:
+    pair.options = replace(pair.options, replica_fetch_wait_max_ms=3_600_000)
+    await pair.reopen(2)
+    await pair.lead(1, 0)
+    await pair.until(lambda: pair.questions(2, T0) > 0)
+    (fetcher,) = pair[2].fetchers._fetchers.values()
+    fetcher._cut_short()
+    async with asyncio.timeout(60):
+        await fetcher.stop()
+
+
 async def test_a_repeated_command_does_not_restart_the_copying(pair: Group) -> None:
     await pair.lead(1, 0)
     await pair.copied(1)
