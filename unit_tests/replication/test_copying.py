@@ -14,6 +14,7 @@ import pytest
 from pybroker.errors import ErrorCode
 from pybroker.ports import FetchedPartition
 from unit_tests.idle_loop import idle
+from unit_tests.patience import PATIENCE_S
 from unit_tests.replication.copying import Group
 from unit_tests.replication.vocabulary import T0, T1
 
@@ -76,7 +77,7 @@ async def test_a_fetcher_ends_although_its_fetch_is_cut_short_at_the_same_time(
     await pair.until(lambda: pair.questions(2, T0) > 0)
     (fetcher,) = pair[2].fetchers._fetchers.values()
     fetcher._cut_short()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await fetcher.stop()
 
 

@@ -21,11 +21,7 @@ from pybroker.replication.internal_log import InternalLog, Verify, unverified
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_config import LogConfig
-from unit_tests.coordinator.runtime.vocabulary import (
-    TOPIC,
-    MemoryPartitionLog,
-    stored_in,
-)
+from unit_tests.coordinator.runtime.memory_log import TOPIC, MemoryPartitionLog, stored_in
 from unit_tests.handlers.bench import NOW_MS, ImmediateBlocking
 from unit_tests.idle_loop import idle
 from unit_tests.patience import in_time
