@@ -3,7 +3,8 @@ only offsets that the in-sync replicas have.
 
 Offsets are imported from ZooKeeper at two times:
 
-- When a shard loads, unless its storage mark (`storage_mark.py`) names the log.
+- When a shard loads. But if the shard's storage mark (`storage_mark.py`) says that the log already
+  has the offsets, they are not imported.
 - At a request for a group without an offset record.
 
 A record takes precedence over an offset node. An import does not remove the nodes, because

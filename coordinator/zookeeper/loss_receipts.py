@@ -123,8 +123,8 @@ class LossReceipts:
             numbers = [n for n, each in enumerate(receipts) if each.leader_epoch == leader_epoch]
             if not numbers:
                 raise NoNode(
-                    f"the node {path} has no loss receipt of the election of leader epoch"
-                    f" {leader_epoch}"
+                    f"the node {path} has no loss receipt (an entry about lost records) of the"
+                    f" election that began leader epoch {leader_epoch}"
                 )
             number = numbers[-1]
             given_up = _with(receipts[number].given_up, loss)

@@ -185,7 +185,7 @@ class PartitionReader:
         return taken
 
     def pop(self) -> ConsumerRecord[Any, Any]:
-        """Return the first decoded record, and move the position behind it."""
+        """Return the first decoded record, and move the position to the offset after it."""
         record = self.ready[self.ready_at]
         self.ready_at += 1
         self.position = record.offset + 1

@@ -364,9 +364,9 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the other log directory of a marked move: the source if `log` is the copy, otherwise
-    the target. Return None if no file marks a move. The log in that directory may be deleted
-    already. Raises StorageError."""
+    """If a marker file says that `log` is being moved between log directories, return the other
+    log directory of the move: the source if `log` is the copy, otherwise the target. The log there
+    may be deleted already. Return None if there is no marker file. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()

@@ -30,9 +30,9 @@ class Waits:
         self.view = ZooKeeperView(zookeeper)
 
     async def ready(self, seconds: float, *, launched: Sequence[BrokerProcess] = ()) -> None:
-        """Wait until every reachable broker serves and has all reachable brokers in its metadata.
-        Raises ClusterError after `seconds`, or at once if the process of a reachable or `launched`
-        broker has ended."""
+        """Wait until every broker that is neither paused nor isolated serves clients, and has all
+        these brokers in its metadata. Raises ClusterError after `seconds`, or at once if the
+        process of one of these brokers or of a broker in `launched` has ended."""
         expected = self._reachable()
         wanted = {process.id for process in expected}
 

@@ -190,9 +190,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the log start offset, the last stable offset and the high watermark. An answer below
-    an earlier answer is raised to the earlier answer, because the leader can change between the
-    requests."""
+    """Return the log start offset, the last stable offset and the high watermark. `answers` has
+    them in this order, from one request each. The leader can change between the requests. So if an
+    offset is smaller than the offset before it, it is replaced by that offset."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

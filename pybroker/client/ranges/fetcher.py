@@ -423,8 +423,8 @@ class RangeFetcher:
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
         """Handle a Fetch response without a batch. Raise _NothingYet if the request is to be
-        repeated. If the leader could return the whole range, but has returned no batch for some
-        time, compaction has removed the rest of the range. Then skip the rest."""
+        repeated. If the whole range is readable at the leader, but the leader has returned no batch
+        for some time, conclude that compaction has removed the rest of the range, and skip it."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark
