@@ -25,11 +25,13 @@ from pybroker.wire.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from pybroker.yield_every import ITEMS_PER_YIELD, yield_every
+from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
+_AT_ONCE_MAX: Final = 25
+"""The maximum number of markers that a request appends without letting other tasks run."""
 _Waiting = Waiting[WritableTxnMarkerPartitionResult]
 
 
@@ -56,7 +58,7 @@ def handle_write_txn_markers(
                 for result in results
             ]
     new_epochs = _new_epochs(services, {key for _, key, _ in items})
-    if new_epochs or len(items) > ITEMS_PER_YIELD:
+    if new_epochs or len(items) > _AT_ONCE_MAX:
         return _append_in_turns(services, request, items, response, new_epochs)
     waiting: list[_Waiting] = []
     for item in items:

@@ -267,10 +267,12 @@ class Fetcher:
         try:
             return await self._channel.fetch(self._positions, limits, changed)
         except asyncio.CancelledError:
-            if not self._is_cut or task.uncancel():  # `stop`, too, may have cancelled the task
+            if not self._is_cut or task.cancelling() > 1:  # `stop`, too, has cancelled the task
                 raise
             return None
         finally:
+            if self._is_cut:
+                task.uncancel()
             self._fetching, self._is_cut = None, False
             if self._cut is not None:
                 self._cut.cancel()
