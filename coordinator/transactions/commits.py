@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.5
 """The pause (s) before the next wait, after a wait for the in-sync replicas has failed."""
-
-
 _SLOW_S: Final = 30.0
 """If the in-sync replicas do not have a record after this time (s), a log line says so."""
 
