@@ -414,6 +414,10 @@ class PartitionLog(Protocol):
     def end_offset(self) -> int: ...
 
     @property
+    def high_watermark(self) -> int:
+        """The offset below which all records are committed."""
+
+    @property
     def has_zookeeper_lease(self) -> bool:
         """Whether this broker leads the partition as far as it knows, and has a recently confirmed
         ZooKeeper session (not needed if no other broker has a replica). Even so, another leader may
@@ -479,11 +483,3 @@ class PartitionLog(Protocol):
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""
-
-    def is_committed(self, offset: int) -> bool:
-        """Return whether the high watermark is at least `offset`."""
-
-    def when_committed(self, offset: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once, after this method has returned: when the high watermark is at least
-        `offset`, when this broker does not lead any more, or earlier. Return a function that ends
-        the wait. The caller must call this function in any case. A callback may follow the end."""

@@ -256,17 +256,7 @@ class LiveShard(Generic[C]):
 
     def is_committed(self, offset: int) -> bool:
         self._check()
-        try:
-            return self._source.is_committed(offset)
-        except BrokerError as error:
-            raise client_error(error) from error
-
-    def when_committed(self, offset: int, callback: Callable[[], None]) -> Callable[[], None]:
-        self._check()
-        try:
-            return self._source.when_committed(offset, callback)
-        except BrokerError as error:
-            raise client_error(error) from error
+        return self._source.high_watermark >= offset
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> _Timer:
         self._check()

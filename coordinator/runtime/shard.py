@@ -116,11 +116,9 @@ class ShardContext(Protocol):
         committed later."""
 
     def is_committed(self, offset: int) -> bool:
-        """Return whether all records below `offset` are committed. Raises BrokerError
-        NOT_COORDINATOR."""
-
-    def when_committed(self, offset: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Do the same as `PartitionLog.when_committed`. Raises BrokerError NOT_COORDINATOR."""
+        """Return whether all records below `offset` are committed. Call this right after `append`
+        or `committed`, without an await: only those two check that this broker still leads the
+        partition."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` after the delay, unless the shard has ended by then."""

@@ -3,12 +3,13 @@ the callbacks to call when a record is replicated."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from pybroker.background import BackgroundTask
 from pybroker.coordinator.runtime.refusals import not_coordinator
 from pybroker.coordinator.runtime.shard import ShardContext
 from pybroker.deferred import Deferred
@@ -17,31 +18,18 @@ from pybroker.errors import BrokerError
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.5
-"""The pause (s) before the next wait, after a wait for the in-sync replicas has failed."""
-_SLOW_S: Final = 30.0
-"""If the in-sync replicas do not have a record after this time (s), a log line says so."""
-
-
-@dataclass(slots=True)
-class _Record:
-    """An appended record that is not committed yet. `since` (monotonic s): when it was appended, or
-    the time of the last log line about it."""
-
-    offset: int
-    committed: Callable[[], None]
-    deferred: Deferred[None]
-    since: float
+"""The pause (s) before the next wait, after a wait for the in-sync replicas has failed. The
+replicas may still get the records later."""
 
 
 class Commits:
     """Calls a callback when an appended record of one shard is committed (all in-sync replicas have
-    the record), until `end`."""
+    the record). Owns a task; `end` cancels the task."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
-        self._waiting: deque[_Record] = deque()
-        self._end_wait: Callable[[], None] | None = None
-        """Ends the wait for the first record in `_waiting`; None without a wait."""
+        self._waiting: deque[tuple[int, Callable[[], None], Deferred[None]]] = deque()
+        self._task = BackgroundTask(f"transactions {context.partition}")
         self._has_ended = False
 
     def add(self, offset: int, committed: Callable[[], None]) -> Deferred[None] | None:
@@ -56,72 +44,39 @@ class Commits:
             committed()
             return None
         deferred: Deferred[None] = Deferred(_ignore_cancel)
-        now = self._context.clock.monotonic()
-        self._waiting.append(_Record(offset, committed, deferred, now))
-        self._wait()
+        self._waiting.append((offset, committed, deferred))
+        self._task.start(self._run)
         return deferred
 
     def end(self) -> None:
         """Fail all waits. Idempotent."""
         self._has_ended = True
-        self._stop_waiting()
+        self._task.cancel()
         waiting, self._waiting = self._waiting, deque()
-        for record in waiting:
-            record.deferred.set_exception(
+        for _, _, deferred in waiting:
+            deferred.set_exception(
                 not_coordinator("this broker does not coordinate the transactional id any more")
             )
 
-    def _wait(self) -> None:
-        """Begin to wait for the first record in `_waiting`, unless such a wait has begun."""
-        if self._waiting and self._end_wait is None and not self._has_ended:
-            offset = self._waiting[0].offset
-            try:
-                self._end_wait = self._context.when_committed(offset, self._look)
-            except BrokerError as error:
-                self._wait_again_later(error)
-
-    def _stop_waiting(self) -> None:
-        end_wait, self._end_wait = self._end_wait, None
-        if end_wait is not None:
-            end_wait()
-
-    def _look(self) -> None:
-        self._stop_waiting()
+    async def _run(self) -> None:
         while self._waiting:
-            first = self._waiting[0]
             try:
-                is_committed = self._context.is_committed(first.offset)
+                await self._context.committed(self._waiting[0][0])
             except BrokerError as error:
-                self._wait_again_later(error)
-                return
-            if not is_committed:
-                self._log_if_slow(first)
-                break
-            self._waiting.popleft()
-            first.committed()
-            first.deferred.set_result(None)
-        self._wait()
-
-    def _wait_again_later(self, error: BrokerError) -> None:
-        if self._has_ended:
-            return
-        self._stop_waiting()
-        self._log(str(error))
-        self._end_wait = self._context.call_later(_LOOK_AGAIN_S, self._look).cancel
-
-    def _log_if_slow(self, record: _Record) -> None:
-        now = self._context.clock.monotonic()
-        if now - record.since >= _SLOW_S:
-            record.since = now
-            self._log("the followers have not replicated the records")
-
-    def _log(self, reason: str) -> None:
-        log.info(
-            "transactions not committed yet partition=%d records=%d reason=%s",
-            self._context.partition,
-            len(self._waiting),
-            reason,
-        )
+                if self._has_ended:
+                    return
+                log.info(
+                    "transactions not committed yet partition=%d offset=%d error=%s",
+                    self._context.partition,
+                    self._waiting[0][0],
+                    error,
+                )
+                await asyncio.sleep(_LOOK_AGAIN_S)
+                continue
+            while self._waiting and self._context.is_committed(self._waiting[0][0]):
+                _, committed, deferred = self._waiting.popleft()
+                committed()
+                deferred.set_result(None)
 
 
 def _ignore_cancel() -> None:

@@ -34,8 +34,9 @@ from pybroker.wire.messages.transactions import WriteTxnMarkersRequest
 from pybroker.wire.schema import Message
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
-_COMMIT_TIMEOUT_S: Final = 30.0
-"""The time limit (s) of `ShardContext.committed`."""
+_COMMIT_LOOK_S: Final = 30.0
+"""If the in-sync replicas do not have a record of a shard after this time (s), the shard logs that
+it still waits."""
 
 
 class TransactionCoordination:
@@ -78,7 +79,7 @@ class TransactionCoordination:
             make=self._make,
             open_log=self._open_log,
             fence=self,
-            commit_timeout_s=lambda: _COMMIT_TIMEOUT_S,
+            commit_timeout_s=lambda: _COMMIT_LOOK_S,
             bytes_per_read=lambda: rooms.config.transaction_state_log_load_buffer_size,
             clock=rooms.clock,
             rng=rooms.rng,

@@ -119,64 +119,22 @@ async def _after(stored: Awaitable[None], answer: Callable[[ErrorCode], T]) -> T
     return answer(ErrorCode.NONE)
 
 
-def _answer_broker(
+async def _answer_broker(
     services: Services, request: Request, message: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
+) -> AddPartitionsToTxnResponse:
     try:
         require_broker(services, request)
     except BrokerError as error:
         return AddPartitionsToTxnResponse(error_code=error.code)
-    keys = [_keys(transaction.topics) for transaction in message.transactions]
-    if sum(map(len, keys)) > ITEMS_PER_YIELD:
-        return _answer_broker_later(services, request, message)
-    found = []
-    for transaction, some in zip(message.transactions, keys, strict=True):
-        codes = _verified_at_once(services, request, transaction, some)
-        if codes is None:
-            return _answer_broker_later(services, request, message)
-        found.append(codes)
-    return _answered(message, found)
-
-
-async def _answer_broker_later(
-    services: Services, request: Request, message: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse:
-    transactions = message.transactions
-    return _answered(message, [await _codes(services, request, each) for each in transactions])
-
-
-def _answered(
-    message: AddPartitionsToTxnRequest, found: Sequence[Codes]
-) -> AddPartitionsToTxnResponse:
     return AddPartitionsToTxnResponse(
         transactions=[
             AddPartitionsToTxnResult(
                 transactional_id=transaction.transactional_id,
-                topics=_results(transaction.topics, codes),
+                topics=_results(transaction.topics, await _codes(services, request, transaction)),
             )
-            for transaction, codes in zip(message.transactions, found, strict=True)
+            for transaction in message.transactions
         ]
     )
-
-
-def _verified_at_once(
-    services: Services,
-    request: Request,
-    transaction: AddPartitionsToTxnTransaction,
-    keys: Sequence[TopicPartition],
-) -> Codes | None:
-    """Return the result of `_codes` for `keys`, all partitions of `transaction`. Return None, and
-    do nothing, if the result needs a wait."""
-    if not transaction.verify_only:
-        return None
-    faults = [_fault_of(services, request, key) for key in keys]
-    if any(faults):
-        return _not_attempted(keys, faults)
-    producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
-    try:
-        return services.transactions.verify_at_once(transaction.transactional_id, producer, keys)
-    except BrokerError as error:
-        return dict.fromkeys(keys, _understood(error.code, request.version))
 
 
 async def _codes(

@@ -4,7 +4,7 @@ this request, to abort a hanging transaction (KIP-664)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
 from pybroker.deferred import Deferred
@@ -30,19 +30,14 @@ from pybroker.yield_every import yield_every
 log = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
-_AT_ONCE_MAX: Final = 25
-"""The maximum number of markers that a request appends without letting other tasks run."""
 _Waiting = Waiting[WritableTxnMarkerPartitionResult]
 
 
-_Item = tuple[WritableTxnMarker, TopicPartition, WritableTxnMarkerPartitionResult]
-"""A marker, a partition in which the marker is to be written, and the unfinished result."""
-
-
-def handle_write_txn_markers(
+async def handle_write_txn_markers(
     services: Services, request: Request, message: WriteTxnMarkersRequest
-) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
-    items: list[_Item] = []
+) -> WriteTxnMarkersResponse:
+    waiting: list[_Waiting] = []
+    items: list[tuple[WritableTxnMarker, TopicPartition, WritableTxnMarkerPartitionResult]] = []
     response = WriteTxnMarkersResponse()
     for marker in message.markers:
         answer = WritableTxnMarkerResult(producer_id=marker.producer_id)
@@ -57,52 +52,20 @@ def handle_write_txn_markers(
                 (marker, TopicPartition(topic.name, result.partition_index), result)
                 for result in results
             ]
-    new_epochs = _new_epochs(services, {key for _, key, _ in items})
-    if new_epochs or len(items) > _AT_ONCE_MAX:
-        return _append_in_turns(services, request, items, response, new_epochs)
-    waiting: list[_Waiting] = []
-    for item in items:
-        _append_or_fail(services, request, item, waiting)
-    return _when_acknowledged(services, waiting, response)
-
-
-async def _append_in_turns(
-    services: Services,
-    request: Request,
-    items: Sequence[_Item],
-    response: WriteTxnMarkersResponse,
-    new_epochs: Sequence[Log],
-) -> WriteTxnMarkersResponse:
-    """Append the markers after the leader epoch files of the logs `new_epochs` are written. Let
-    other tasks run meanwhile."""
     # An append that writes the leader epoch file makes the event loop wait for the disk.
-    await persist_epochs(services.blocking, new_epochs)
-    waiting: list[_Waiting] = []
-    async for item in yield_every(items):
-        _append_or_fail(services, request, item, waiting)
-    answered = _when_acknowledged(services, waiting, response)
-    return await answered if isinstance(answered, Deferred) else answered
-
-
-def _when_acknowledged(
-    services: Services, waiting: list[_Waiting], response: WriteTxnMarkersResponse
-) -> WriteTxnMarkersResponse | Deferred[WriteTxnMarkersResponse]:
+    await persist_epochs(services.blocking, _new_epochs(services, {key for _, key, _ in items}))
+    async for marker, key, result in yield_every(items):
+        try:
+            _require_authorized(services, request, marker)
+            _append(services, key, marker, result, waiting)
+        except BrokerError as error:
+            _fail(key, result, error)
+        except StorageError as error:
+            log.error("marker cannot be written partition=%s error=%s", key, error)
+            _fail(key, result, BrokerError(ErrorCode.KAFKA_STORAGE_ERROR))
     timeout_ms = services.config.request_timeout_ms
-    return when_acknowledged(services, waiting, timeout_ms, _fail, response)
-
-
-def _append_or_fail(
-    services: Services, request: Request, item: _Item, waiting: list[_Waiting]
-) -> None:
-    marker, key, result = item
-    try:
-        _require_authorized(services, request, marker)
-        _append(services, key, marker, result, waiting)
-    except BrokerError as error:
-        _fail(key, result, error)
-    except StorageError as error:
-        log.error("marker cannot be written partition=%s error=%s", key, error)
-        _fail(key, result, BrokerError(ErrorCode.KAFKA_STORAGE_ERROR))
+    answered = when_acknowledged(services, waiting, timeout_ms, _fail, response)
+    return await answered if isinstance(answered, Deferred) else answered
 
 
 def _new_epochs(services: Services, keys: Collection[TopicPartition]) -> list[Log]:

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from pybroker.background import BackgroundTask
 from pybroker.config.broker_config import BrokerConfig
@@ -43,7 +43,6 @@ from pybroker.replication.follower import (
 from pybroker.replication.partition import Partition
 from pybroker.replication.spread import persist_epochs
 from pybroker.replication.truncation import Truncator
-from pybroker.storage.log import Log
 
 log = logging.getLogger(__name__)
 
@@ -140,12 +139,9 @@ class Fetcher:
         and the leader returned nothing new."""
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
-        self._fetching: asyncio.Task[Any] | None = None
-        """The fetcher's task during a fetch; None between fetches."""
-        self._cut: asyncio.TimerHandle | None = None
-        """The timer that will call `_cut_short`; None without such a timer."""
-        self._is_cut = False
-        """Whether `_cut_short` has cancelled the fetch under way."""
+        self._cut: asyncio.Timeout | None = None
+        """The timeout of the fetch under way, or None between fetches. It has no time limit until a
+        partition is added to the fetcher."""
         self._wake = asyncio.Event()
         self._syncing = False
         """Whether the fetcher has appended records that are not durable yet."""
@@ -160,8 +156,8 @@ class Fetcher:
             key = partition.topic_partition
             self.copies[key] = self._changed[key] = FollowedPartition(partition, self._look_at)
         self._failures = 0
-        if self._fetching is not None and self._cut is None:
-            self._cut = asyncio.get_running_loop().call_later(_GRACE_S, self._cut_short)
+        if self._cut is not None and self._cut.when() is None:
+            self._cut.reschedule(asyncio.get_running_loop().time() + _GRACE_S)
         self._wake.set()
 
     def remove(self, key: TopicPartition) -> None:
@@ -205,9 +201,7 @@ class Fetcher:
                     self._quiet_fetches = 0
                 if answers is not None:
                     self._reached()
-                    out_of_range = await self._take(answers)
-                    if out_of_range:
-                        await self._ask_ends(out_of_range)
+                    await self._ask_ends(await self._take(answers))
                     if await self._catch_up.look(self.copies, self._channel):
                         self._quiet_fetches = 0
                     if self._syncing:
@@ -261,28 +255,17 @@ class Fetcher:
         """Fetch from the leader, and return an answer for each partition. Return None if the fetch
         was ended early, because partitions were added to the fetcher."""
         self._counters.requests += 1
-        # asyncio.timeout does the same, but makes every fetch slower.
-        task = self._fetching = asyncio.current_task()
-        assert task is not None
+        # A timeout without a time limit needs no task and no timer. `add` gives it a limit.
+        self._cut = asyncio.timeout(None)
         try:
-            return await self._channel.fetch(self._positions, limits, changed)
-        except asyncio.CancelledError:
-            if not self._is_cut or task.cancelling() > 1:  # `stop`, too, has cancelled the task
-                raise
-            return None
+            async with self._cut:
+                return await self._channel.fetch(self._positions, limits, changed)
+        except TimeoutError:
+            if self._cut.expired():
+                return None
+            raise
         finally:
-            if self._is_cut:
-                task.uncancel()
-            self._fetching, self._is_cut = None, False
-            if self._cut is not None:
-                self._cut.cancel()
-                self._cut = None
-
-    def _cut_short(self) -> None:
-        """End the fetch under way, because partitions were added to the fetcher."""
-        if self._fetching is not None:
-            self._is_cut = True
-            self._fetching.cancel()
+            self._cut = None
 
     def _reached(self) -> None:
         if self._failures:
@@ -305,9 +288,7 @@ class Fetcher:
     async def _take(self, answers: Sequence[FetchedPartition]) -> list[FollowedPartition]:
         """Apply the leader's answers to the followers' logs. Return the partitions that the leader
         answered with OFFSET_OUT_OF_RANGE."""
-        logs = self._begin_epochs(answers)
-        if logs:
-            await persist_epochs(self._blocking, logs)
+        await self._begin_epochs(answers)
         now_ms = self._clock.wall_ms()
         ask_ends = []
         taken_bytes = taken = 0
@@ -330,9 +311,9 @@ class Fetcher:
                 await asyncio.sleep(0)
         return ask_ends
 
-    def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> list[Log]:
-        """If the first batch of an answer begins a new leader epoch in the follower's log, record
-        this leader epoch. Return the logs whose leader epochs then have to be written to disk."""
+    async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
+        """Find the answers whose first batch begins a new leader epoch in the follower's log. Write
+        these leader epochs to disk, in threads."""
         logs = []
         for answer in answers:
             key, epoch = answer.topic_partition, first_epoch(answer.records)
@@ -344,7 +325,8 @@ class Fetcher:
                 replica.begin_epoch(epoch, replica.log_end_offset)
                 self._positions[key] = position(replica, copy.leader_epoch)
                 logs.append(replica)
-        return logs
+        if logs:
+            await persist_epochs(self._blocking, logs)
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
         """Return whether the leader's answer to `asked` can be applied: the replica's log end

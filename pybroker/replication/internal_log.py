@@ -3,7 +3,6 @@ request with acks=all."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +25,8 @@ log = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
 _LOOK_AGAIN_S: Final = 60.0
-"""The longest wait for a change of the high watermark. A longer wait is repeated."""
+"""The interval at which `committed` checks the high watermark even if the purgatory reports no
+change."""
 _LOOK_FOR_FOLLOWERS_S: Final = 0.05
 
 Verify = Callable[[Partition, str, Producer], Awaitable[object]]
@@ -81,6 +81,10 @@ class InternalLog:
     @property
     def end_offset(self) -> int:
         return self._partition.log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.high_watermark
 
     @property
     def has_zookeeper_lease(self) -> bool:
@@ -189,23 +193,6 @@ class InternalLog:
             await self._replicas.produces.wait(
                 [self._key], missing_bytes=missing, timeout_s=_LOOK_AGAIN_S
             )
-
-    def is_committed(self, offset: int) -> bool:
-        return self._require().high_watermark >= offset
-
-    def when_committed(self, offset: int, callback: Callable[[], None]) -> Callable[[], None]:
-        # When the wait is over, the partition may be in the middle of a change.
-        soon = partial(asyncio.get_running_loop().call_soon, callback)
-        missing = offset - self._require().high_watermark
-        if missing <= 0:
-            return soon().cancel
-        return self._replicas.produces.begin(
-            [self._key],
-            missing_bytes=missing,
-            timeout_s=_LOOK_AGAIN_S,
-            on_over=soon,
-            shares_timer=True,
-        ).end
 
     def _may(self, needed: Authority) -> bool:
         self._look()

@@ -48,7 +48,7 @@ class Wait:
         purgatory: Purgatory,
         keys: list[TopicPartition],
         missing_bytes: int,
-        on_over: Callable[[], object],
+        on_over: Callable[[], None],
         more: Growing | None,
         more_within_s: float,
     ) -> None:
@@ -147,7 +147,7 @@ class Purgatory:
         *,
         missing_bytes: int,
         timeout_s: float,
-        on_over: Callable[[], object],
+        on_over: Callable[[], None],
         more: Growing | None = None,
         more_within_s: float = math.inf,
         shares_timer: bool = False,

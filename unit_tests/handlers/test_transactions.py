@@ -38,7 +38,7 @@ from pybroker.wire.messages.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from unit_tests.coordinator.runtime.memory_log import stored_in
+from unit_tests.coordinator.runtime.vocabulary import stored_in
 from unit_tests.coordinator.transactions.stage import NOBODY
 from unit_tests.handlers.bench import BROKER_ID, Bench
 from unit_tests.patience import in_time

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ async def test_the_high_watermark_of_the_leader_waits_for_the_follower(pair: Gro
     assert pair[1].partition().high_watermark == 0
     pair.cut.clear()
     await pair.copied(1)
+
+
+async def test_an_added_partition_does_not_wait_for_the_end_of_a_waiting_fetch(pair: Group) -> None:
+    pair.options = replace(pair.options, replica_fetch_wait_max_ms=3_600_000)
+    await pair.reopen(2)
+    await pair.lead(1, 0)
+    await pair.until(lambda: pair.questions(2, T0) > 0)
+    await pair.lead(1, 0, keys=[T1])
+    await pair.until(lambda: pair.questions(2, T1) > 0)
+    assert T0 in pair.asked[-1][1]
 
 
 async def test_a_repeated_command_does_not_restart_the_copying(pair: Group) -> None:

@@ -21,7 +21,11 @@ from pybroker.replication.internal_log import InternalLog, Verify, unverified
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_config import LogConfig
-from unit_tests.coordinator.runtime.memory_log import TOPIC, MemoryPartitionLog, stored_in
+from unit_tests.coordinator.runtime.vocabulary import (
+    TOPIC,
+    MemoryPartitionLog,
+    stored_in,
+)
 from unit_tests.handlers.bench import NOW_MS, ImmediateBlocking
 from unit_tests.idle_loop import idle
 from unit_tests.patience import in_time
@@ -139,7 +143,7 @@ async def refusal(subject: Subject) -> ErrorCode:
 async def test_records_appended_together_are_one_batch_and_are_read_back(subject: Subject) -> None:
     log = subject.log
     assert (log.topic_partition, log.leader_epoch) == (P0, 0)
-    assert (log.start_offset, log.end_offset) == (0, 0) and log.is_committed(0)
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (0, 0, 0)
     assert log.append([KeyValue(b"a", b"1"), KeyValue(b"b", None)], NOW_MS) == 2
     assert log.append([KeyValue(b"c", b"3")], NOW_MS + 1) == 3
     assert log.end_offset == 3
@@ -172,44 +176,11 @@ async def test_commits_wait_for_the_followers(subject: Subject) -> None:
     end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
     waiting = asyncio.ensure_future(subject.log.committed(end))
     await idle()
-    assert not waiting.done() and not subject.log.is_committed(1)
+    assert not waiting.done() and subject.log.high_watermark == 0
     await subject.followers_catch_up()
     await waiting
-    assert subject.log.is_committed(end)
+    assert subject.log.high_watermark == end
     await subject.log.committed(end)
-
-
-async def test_a_callback_follows_the_commit(subject: Subject) -> None:
-    called: list[str] = []
-    end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
-    end_wait = subject.log.when_committed(end, lambda: called.append("first"))
-    ended = subject.log.when_committed(end, lambda: called.append("ended"))
-    ended()
-    await idle()
-    assert called == []
-    await subject.followers_catch_up()
-    await idle()
-    assert called == ["first"]
-    end_wait()
-    end_wait = subject.log.when_committed(end, lambda: called.append("committed before"))
-    assert called == ["first"]  # the callback follows the return
-    await idle()
-    end_wait()
-    assert called == ["first", "committed before"]
-
-
-async def test_a_callback_follows_the_end_of_the_leadership(subject: Subject) -> None:
-    called: list[str] = []
-    end = subject.log.append([KeyValue(b"a", b"1")], NOW_MS)
-    end_wait = subject.log.when_committed(end, lambda: called.append("deposed"))
-    await subject.depose()
-    await idle()
-    end_wait()
-    assert called == ["deposed"]
-    with pytest.raises(BrokerError, match="NOT_LEADER_OR_FOLLOWER"):
-        subject.log.is_committed(end)
-    with pytest.raises(BrokerError, match="NOT_LEADER_OR_FOLLOWER"):
-        subject.log.when_committed(end, lambda: None)
 
 
 async def test_the_log_stays_valid_in_the_next_epoch_of_the_same_leader(subject: Subject) -> None:

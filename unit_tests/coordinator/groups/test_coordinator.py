@@ -21,8 +21,7 @@ from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue
 from unit_tests.coordinator.groups.memory_offsets import MemoryOffsets
-from unit_tests.coordinator.runtime.memory_log import NOW_MS
-from unit_tests.coordinator.runtime.vocabulary import MemoryShard
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
 from unit_tests.idle_loop import idle
 
 

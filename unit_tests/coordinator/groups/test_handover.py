@@ -19,7 +19,7 @@ from pybroker.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from unit_tests.coordinator.runtime.memory_log import NOW_MS
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS
 
 
 def keys(numbers: Iterable[int]) -> tuple[TopicPartition, ...]:

@@ -15,7 +15,7 @@ from pybroker.coordinator.zookeeper.schemas import ConsumerRegistration, encode_
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from unit_tests.coordinator.offsets.offset_stage import GROUP, Stage, tp
-from unit_tests.coordinator.runtime.memory_log import NOW_MS
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS
 from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import until
 

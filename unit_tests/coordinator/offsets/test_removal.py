@@ -17,7 +17,7 @@ from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import ensure
 from unit_tests.coordinator.offsets.offset_stage import GROUP, Stage, Store, tp
-from unit_tests.coordinator.runtime.memory_log import NOW_MS
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS
 from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import until
 

@@ -21,8 +21,7 @@ from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import KeyValue
 from unit_tests.coordinator.offsets.offset_stage import FENCE, GROUP, Stage, tp
-from unit_tests.coordinator.runtime.memory_log import NOW_MS
-from unit_tests.coordinator.runtime.vocabulary import MemoryShard
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
 from unit_tests.idle_loop import loop_turns
 from unit_tests.patience import until
 

@@ -20,8 +20,7 @@ from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import PartitionLog
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
-from unit_tests.coordinator.runtime.memory_log import NOW_MS, TOPIC, MemoryPartitionLog
-from unit_tests.coordinator.runtime.vocabulary import LastValues
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, TOPIC, LastValues, MemoryPartitionLog
 from unit_tests.handlers.bench import ImmediateBlocking
 
 ME, OTHER = 1, 2

@@ -12,8 +12,8 @@ from pybroker.coordinator.runtime.live_shard import HAND_OVER_S
 from pybroker.coordinator.runtime.shard import StoredMarker
 from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NoNode
 from pybroker.ports import KeyValue
-from unit_tests.coordinator.runtime.memory_log import NOW_MS, MemoryPartitionLog
 from unit_tests.coordinator.runtime.stage import FENCE, ME, OTHER, Stage
+from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryPartitionLog
 from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import PATIENCE_S
 

@@ -9,8 +9,7 @@ import pytest
 from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredMarker
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue, PartitionLog
-from unit_tests.coordinator.runtime.memory_log import MemoryPartitionLog
-from unit_tests.coordinator.runtime.vocabulary import LastValues, MemoryShard
+from unit_tests.coordinator.runtime.vocabulary import LastValues, MemoryPartitionLog, MemoryShard
 from unit_tests.idle_loop import idle
 
 

@@ -26,8 +26,7 @@ from pybroker.coordinator.transactions.states import TransactionState
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
-from unit_tests.coordinator.runtime.memory_log import stored_in
-from unit_tests.coordinator.runtime.vocabulary import MemoryShard
+from unit_tests.coordinator.runtime.vocabulary import MemoryShard, stored_in
 from unit_tests.coordinator.transactions.stage import stored
 from unit_tests.idle_loop import idle
 
