@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -279,7 +280,10 @@ def test_a_peer_that_does_not_read_stops_the_writer(run: Run) -> None:
     assert run(scenario) == []
 
 
-def test_a_protocol_that_pauses_reading_at_once_receives_nothing(run: Run) -> None:
+def test_a_protocol_that_pauses_reading_at_once_receives_nothing(run: Run, where: str) -> None:
+    if where == "real" and sys.version_info < (3, 11, 4):
+        pytest.skip("asyncio before Python 3.11.4 ignores a pause in connection_made")
+
     async def scenario(place: Place) -> None:
         place.kind = cast("Both", type("Paused", (place.kind,), {"starts_paused": True}))
         client, server = await place.pair()
