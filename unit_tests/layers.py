@@ -62,7 +62,7 @@ handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics
     transactional_offsets transactions |
     controlled_shutdown elect_leaders fetch partition_expansion | dispatch | gate metering
-host: child_launcher java scheduling several_brokers standard_output supervision |
+host: child_launcher huge_pages java scheduling several_brokers standard_output supervision |
     child_process process | embedded_zookeeper | run supervisor
 peers: * | marker_channel
 records: _pure _speedups compression crc32c type_variables | _numpy_columns _pure_key_table

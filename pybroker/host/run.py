@@ -30,6 +30,7 @@ from pybroker.coordinator.zookeeper.session import KazooCoord
 from pybroker.coordinator.zookeeper.session_store import FileSessionStore
 from pybroker.errors import StartupError
 from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
+from pybroker.host.huge_pages import use_huge_pages
 from pybroker.host.process import (
     BackgroundThread,
     SystemProc,
@@ -59,6 +60,7 @@ def run_broker(config: BrokerConfig) -> None:
     spare_the_collector(collects=False)
     start_logging(_log_options(config))
     shorten_slice()
+    use_huge_pages()
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(_run(config))
 
