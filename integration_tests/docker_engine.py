@@ -98,16 +98,16 @@ def running() -> Iterator[str]:
         _remove(folder)
 
 
-def base_image() -> Path:
-    """Return a tar file with a small Debian of this machine's release and with its trusted
-    certificates. The file is cached. Raises DockerUnavailable with the reason if it cannot be
-    created.
+def base_image(codename: str) -> Path:
+    """Return a tar file with a small Debian of the release `codename` and with the trusted
+    certificates of this machine. The file is cached. Raises DockerUnavailable with the reason if
+    it cannot be created.
     """
     _need("debootstrap", "debootstrap")
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
         raise DockerUnavailable("an image by debootstrap needs a machine with Debian")
-    arguments = (release["VERSION_CODENAME"], *_mirror(release["VERSION_CODENAME"]))
+    arguments = (codename, *_mirror(release["VERSION_CODENAME"]))
     certificates = sorted(_CERTIFICATES.glob("**/*.crt"))
     key = hashlib.sha256(" ".join((*arguments, _DPKG)).encode())
     for path in certificates:
@@ -154,7 +154,7 @@ def _bootstrap(root: Path, codename: str, *mirror: str) -> None:
 
 
 def _mirror(codename: str) -> list[str]:
-    """Return the Debian mirrors of this machine's package sources; empty if there are none."""
+    """Return this machine's mirror of the Debian release `codename`; empty if there is none."""
     wanted = ("Created-By: Packages", f"Codename: {codename}", "Component: main")
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

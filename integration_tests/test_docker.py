@@ -46,7 +46,9 @@ docker_errors = pytest.importorskip("docker.errors", exc_type=ImportError)
 pytestmark = [pytest.mark.ours, pytest.mark.timeout(1800)]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-BASE: Final = "debian:bookworm-slim"
+DOCKERFILE: Final = (ROOT / "docker/Dockerfile").read_text()
+BASE: Final[str] = re.findall("^ARG BASE=(.+)", DOCKERFILE, re.MULTILINE)[0]
+"""The image's default base: `debian:RELEASE-slim`."""
 PIP_SETTINGS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT")
 """Arguments that give the builder the package index of this machine's pip."""
 DATA: Final = "/var/lib/kafka/data"
@@ -145,7 +147,8 @@ def base(engine: Any) -> str:
         return BASE
     except docker_errors.APIError as error:
         try:
-            packed = docker_engine.base_image()
+            release = BASE.removeprefix("debian:").removesuffix("-slim")
+            packed = docker_engine.base_image(release)
         except docker_engine.DockerUnavailable as reason:
             pytest.skip(f"the base image {BASE} could not be pulled ({error}), and {reason}")
     name, tag = "pybroker-test-base", packed.stem
