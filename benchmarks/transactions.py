@@ -203,8 +203,14 @@ def balanced_topic(cluster: Cluster) -> str:
     Raises AssertionError if the cluster distributes the leaders differently.
     """
     topic = cluster.topic(PARTITIONS)
-    found = cluster.metadata(topic).topics[topic].partitions.values()
-    leaders = sorted(each.leader for each in found)
+    leaders: list[int] = []
+
+    def are_known() -> bool:  # the brokers learn the leaders one after the other
+        found = cluster.metadata(topic).topics[topic].partitions.values()
+        leaders[:] = sorted(each.leader for each in found)
+        return len(leaders) == PARTITIONS
+
+    cluster.until(are_known, f"topic {topic} has leaders")
     assert leaders == sorted([*range(cluster.brokers)] * (PARTITIONS // cluster.brokers)), leaders
     return topic
 
