@@ -208,7 +208,7 @@ def balanced_topic(cluster: Cluster) -> str:
     def are_known() -> bool:  # the brokers learn the leaders one after the other
         found = cluster.metadata(topic).topics[topic].partitions.values()
         leaders[:] = sorted(each.leader for each in found)
-        return len(leaders) == PARTITIONS
+        return len(leaders) == PARTITIONS and leaders[0] >= 0
 
     cluster.until(are_known, f"topic {topic} has leaders")
     assert leaders == sorted([*range(cluster.brokers)] * (PARTITIONS // cluster.brokers)), leaders

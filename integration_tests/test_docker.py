@@ -46,8 +46,8 @@ docker_errors = pytest.importorskip("docker.errors", exc_type=ImportError)
 pytestmark = [pytest.mark.ours, pytest.mark.timeout(1800)]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-DOCKERFILE: Final = (ROOT / "docker/Dockerfile").read_text()
-BASE: Final[str] = re.findall("^ARG BASE=(.+)", DOCKERFILE, re.MULTILINE)[0]
+DOCKERFILE_TEXT: Final = (ROOT / "docker/Dockerfile").read_text()
+BASE: Final[str] = re.findall("^ARG BASE=(.+)", DOCKERFILE_TEXT, re.MULTILINE)[0]
 """The image's default base: `debian:RELEASE-slim`."""
 PIP_SETTINGS: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT")
 """Arguments that give the builder the package index of this machine's pip."""

@@ -1,16 +1,18 @@
 """Tests of clients that send huge requests, connect often, or act as a broker: their effect is
-bounded, and other clients are served.
+bounded, and other clients are served. A test of the memory of an idle broker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import resource
 import selectors
 import signal
 import socket
 import struct
 import threading
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -35,6 +37,7 @@ from pybroker.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from unit_tests.host.test_huge_pages import refusal
 from unit_tests.patience import PATIENCE_S, wait_until
 
 BROKER_OVERRIDES: Final = {"auto.create.topics.enable": "false"}
@@ -197,3 +200,13 @@ def test_fifty_megabytes_of_empty_names_close_the_connection_at_once(
     assert beside.seconds < OTHERS_WAIT_SECONDS_MAX
     assert broker.process.rss_bytes() < RSS_BYTES_MAX
     wait_until(lambda: "too many elements" in broker.log_text, what="the line in the log")
+
+
+def test_the_heap_of_a_broker_is_in_huge_pages(broker: Broker) -> None:
+    text = Path(f"/proc/{broker.process.pid}/smaps_rollup").read_text()
+    (huge_kb,) = map(int, re.findall(r"AnonHugePages: +(\d+) kB", text))
+    if not huge_kb and (reason := refusal()) is not None:
+        pytest.skip(reason)
+    if not huge_kb and "heap not completely moved" in broker.log_text:
+        pytest.skip("the kernel refused huge pages")
+    assert huge_kb >= 4 * 1024

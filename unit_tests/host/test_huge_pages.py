@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from pybroker.host.huge_pages import heap_ranges, use_huge_pages
 MAPS = """\
 00400000-0041f000 r--p 00000000 fe:00 5385       /usr/bin/python3.13
 0041f000-00a00000 r-xp 0001f000 fe:00 5385       /usr/bin/python3.13
+the rest of a name after a line break
 00a00000-01000000 rw-p 00545000 fe:00 5385       /usr/bin/python3.13
 01000000-01400000 rw-p 00000000 00:00 0
 0153a000-01c8d000 rw-p 00000000 00:00 0          [heap]
@@ -25,6 +28,11 @@ MAPS = """\
 7ffd5b800000-7ffd5c000000 rw-p 00000000 00:00 0  [stack]
 """
 PAGE = 0x200000
+LINUX = tuple(map(int, re.findall("[0-9]+", platform.release())[:2]))
+FIRST_LINUX = (6, 1)
+"""The first version of Linux that moves memory to huge pages on request."""
+MOVED_KB = 14 * 1024
+"""The seven whole huge pages that 18 MB contain at any address."""
 
 PROGRAM = r"""
 import logging
@@ -39,10 +47,10 @@ def memory_kb():
 logging.basicConfig(level=logging.INFO)
 names = "AnonHugePages", "Rss"
 kept = bytearray(b"record" * 3_000_000)
-(huge_before, all_before), _ = memory_kb(), use_huge_pages()
+(_, all_before), _ = memory_kb(), use_huge_pages()
 huge_after, all_after = memory_kb()
 assert kept == b"record" * 3_000_000
-print(huge_after - huge_before, all_after - all_before)
+print(huge_after, all_after - all_before)
 """
 
 
@@ -65,11 +73,13 @@ def test_the_present_heap_moves_and_takes_hardly_more_memory() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
-    if done.stderr:
+    huge_kb, added_kb = map(int, done.stdout.split())
+    if huge_kb < MOVED_KB and "heap not completely moved" in done.stderr:
+        is_old = LINUX < FIRST_LINUX
+        assert is_old or "Invalid argument" not in done.stderr, done.stderr
         pytest.skip(f"the kernel refused huge pages: {done.stderr}")
-    moved_kb, added_kb = map(int, done.stdout.split())
-    assert moved_kb >= 14 * 1024
-    assert added_kb <= moved_kb / 4
+    assert huge_kb >= MOVED_KB
+    assert added_kb <= huge_kb / 4
 
 
 def test_without_huge_pages_nothing_happens(
@@ -77,10 +87,11 @@ def test_without_huge_pages_nothing_happens(
 ) -> None:
     monkeypatch.setattr(huge_pages, "_HUGE_PAGES", tmp_path)
     monkeypatch.setattr(huge_pages, "heap_ranges", lambda maps, page_bytes: 1 // 0)
-    use_huge_pages()
-    (tmp_path / "hpage_pmd_size").write_text("2097152\n")
-    (tmp_path / "enabled").write_text("always madvise [never]\n")
-    use_huge_pages()
+    with caplog.at_level(logging.INFO):
+        use_huge_pages()
+        (tmp_path / "hpage_pmd_size").write_text("2097152\n")
+        (tmp_path / "enabled").write_text("always madvise [never]\n")
+        use_huge_pages()
     assert not caplog.records
 
 
@@ -90,9 +101,9 @@ def test_a_refusal_of_the_kernel_is_logged(
     (tmp_path / "hpage_pmd_size").write_text("2097152\n")
     (tmp_path / "enabled").write_text("always [madvise] never\n")
     monkeypatch.setattr(huge_pages, "_HUGE_PAGES", tmp_path)
-    monkeypatch.setattr(huge_pages, "heap_ranges", lambda maps, page_bytes: [(1, PAGE)])
+    monkeypatch.setattr(huge_pages, "heap_ranges", lambda maps, page_bytes: [(1, PAGE)] * 2)
     with caplog.at_level(logging.INFO):
         use_huge_pages()
     assert [record.getMessage() for record in caplog.records] == [
-        f"memory not moved to huge pages bytes={PAGE - 1} reason=Invalid argument"
+        "heap not completely moved to huge pages ranges=2 refused=2 reason=Invalid argument"
     ]
